@@ -1,0 +1,17 @@
+"""Per-image bookkeeping for iterations over a batch: what one image does never depends on the others."""
+
+from torch import Tensor
+
+__all__ = ["CHECK_EVERY", "max_change", "per_image"]
+
+CHECK_EVERY = 10  # iterations between looks at whether all images are done: each look makes a GPU wait
+
+
+def max_change(x: Tensor, x_next: Tensor) -> Tensor:
+    """The largest change of a pixel in each image of x (B, C, H, W): (B,)."""
+    return (x_next - x).abs().flatten(1).amax(1)
+
+
+def per_image(values: Tensor, x: Tensor) -> Tensor:
+    """values (B,), reshaped so that they broadcast over x (B, ...)."""
+    return values.reshape(-1, *[1] * (x.ndim - 1))

@@ -1,0 +1,117 @@
+"""Starting points: the paper's zero and random initialisation, and the maximum-likelihood solution (Eq. 4)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from aipo.adam import Adam
+from aipo.batch import max_change, per_image
+from aipo.iterate import Result, Solver, State, Status, make_result
+from aipo.operators import Denoising
+from aipo.problem import MapProblem
+
+__all__ = ["MaximumLikelihood", "mle", "random", "zero"]
+
+
+@torch.no_grad()
+def zero(problem: MapProblem) -> Tensor:
+    """G(0) for every image: (B, C, H, W). For a face prior, a plausible average face."""
+    z = problem.y.new_zeros(1, math.prod(problem.image_shape))
+    return problem.prior.flow.decode(z).repeat(problem.batch, 1, 1, 1)
+
+
+def random(problem: MapProblem, seed: int = 0) -> Tensor:
+    """G(z) with z ~ N(0, I), one draw per image: (B, C, H, W)."""
+    return problem.prior.sample(problem.batch, seed=seed)
+
+
+def mle(problem: MapProblem, iterations: int = 500, progress: bool = False) -> Result:
+    """x*(0): the most probable image under the prior among those with f(x) = y, in [0, 1]^n, as a `Result`.
+
+    Denoising leaves no choice (f(x) = y is one point): it returns y clipped to [0, 1], at no evaluation.
+    """
+    if isinstance(problem.operator, Denoising):
+        state = State.start(problem.y.clamp(0, 1))
+        return _evaluated(problem, state.stop(state.running, Status.DONE))
+    return MaximumLikelihood(iterations).solve(problem, lam=0.0, progress=progress)
+
+
+@torch.no_grad()
+def _evaluated(problem: MapProblem, state: State) -> Result:
+    x = state.x_seen
+    return make_result(replace(state, D=problem.D(x), P=problem.P(x)), problem.lam_tensor(0.0))
+
+
+@dataclass(frozen=True)
+class MLEState(State):
+    m: Tensor
+    v: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True)
+class MaximumLikelihood(Solver[MLEState]):
+    """Projected gradient for Eq. 4: maximise p_G(x) subject to f(x) = y (appendix A of the paper).
+
+    The gradient is first projected on the directions that keep f(x) = y. Adam rescales every pixel, and a rescaled
+    normal component would leak into the feasible directions and stop short of the constrained optimum.
+
+    Arguments:
+        iterations: gradient evaluations.
+        alpha: initial step size of Adam, decayed to zero along a cosine.
+        sweeps: alternating projections after each step; the last point is projected until converged.
+        tol: an image is done when a step moves no pixel by more than this.
+
+    The search starts at x0, by default G(0); lam plays no role, as x*(0) is the limit of lam -> 0.
+    """
+
+    state_type: ClassVar = MLEState
+
+    iterations: int = 500
+    alpha: float = 0.03
+    sweeps: int = 3
+    tol: float = 1e-6
+    adam: Adam = Adam(beta2=0.95)
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> MLEState:
+        x0 = zero(problem) if x0 is None else x0
+        x = problem.operator.project(x0, problem.y)
+        return MLEState.start(
+            x,
+            m=torch.zeros_like(x),
+            v=torch.zeros_like(x),
+            t=torch.zeros(len(x), dtype=torch.int64, device=x.device),
+        )
+
+    def step(self, problem: MapProblem, state: MLEState) -> MLEState:
+        state, evaluation = state.observe(problem)
+        running = state.running
+        gradient = problem.operator.tangent(state.x, evaluation.grad_P)
+        fraction = (state.t.to(state.x.dtype) / self.iterations).clamp(max=1)
+        alpha = self.alpha * 0.5 * (1 + torch.cos(math.pi * fraction))
+        step, m, v, t = self.adam.update(gradient, state.m, state.v, state.t, alpha)
+        x = problem.operator.project(state.x - step, problem.y, max_iter=self.sweeps)
+        still = max_change(state.x, x) <= self.tol
+        moved = per_image(running, x)
+        state = replace(
+            state,
+            x=torch.where(moved, x, state.x),
+            m=torch.where(moved, m, state.m),
+            v=torch.where(moved, v, state.v),
+            t=torch.where(running, t, state.t),
+        )
+        return state.stop(still | (state.t >= self.iterations), Status.DONE)
+
+    def result(self, problem: MapProblem, state: MLEState) -> Result:
+        # Feasibility is what defines this point, so it is restored to full accuracy, then evaluated once more.
+        x = problem.operator.project(state.x, problem.y)
+        x = torch.where(per_image(state.status == Status.NON_FINITE, x), state.x_seen, x)
+        return _evaluated(problem, replace(state, x_seen=x))
+
+    def budget(self, state: MLEState) -> int:
+        return self.iterations

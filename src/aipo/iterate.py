@@ -1,0 +1,264 @@
+"""How any solver runs: an explicit per-image state, one driver, one kind of result.
+
+A solver is a frozen dataclass of options with three methods and no memory of its own:
+
+    init(problem, lam, x0) -> state    where to start
+    step(problem, state) -> state      one gradient evaluation for every running image
+    result(problem, state) -> result   what to hand back
+
+and an image is done when its status in the state says so. Because the state is plain tensors, `drive` can save, resume and inspect
+any solver, and an image that finishes or fails never disturbs the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from aipo.batch import CHECK_EVERY, per_image
+from aipo.engine import Evaluation
+from aipo.errors import InputError
+from aipo.files import write_atomically
+from aipo.problem import MapProblem
+
+__all__ = ["Result", "Solver", "State", "Status", "drive", "make_result"]
+
+
+class Status(IntEnum):
+    """Why an image stopped (its name, in lower case and with spaces, is what people read)."""
+
+    RUNNING = 0
+    DONE = 1
+    NON_FINITE = 2
+    MAX_EVALUATIONS = 3
+
+    @property
+    def text(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class State:
+    """What every solver carries, one row per image.
+
+    x is where the next evaluation happens; x_seen is the last point with finite values, and D, P belong to it.
+    """
+
+    x: Tensor
+    x_seen: Tensor
+    D: Tensor
+    P: Tensor
+    evals: Tensor
+    status: Tensor
+
+    @classmethod
+    def start(cls, x: Tensor, evals: Tensor | None = None, **extra: Tensor) -> Self:
+        """All images running at x; `evals` are the evaluations that finding x has cost."""
+        nan = x.new_full((len(x),), torch.nan)
+        zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        x = x.detach()
+        return cls(x, x, nan, nan, zero if evals is None else evals, zero, **extra)
+
+    @property
+    def running(self) -> Tensor:
+        return self.status == Status.RUNNING
+
+    def observe(self, problem: MapProblem) -> tuple[Self, Evaluation]:
+        """Evaluate at x. An image that turns non-finite goes back to its last finite point and stays there."""
+        evaluation = problem.evaluate(self.x)
+        good = self.running & evaluation.finite
+        bad = self.running & ~evaluation.finite
+        x_seen = torch.where(per_image(good, self.x), self.x, self.x_seen)
+        state = replace(
+            self,
+            x=torch.where(per_image(bad, self.x), x_seen, self.x),
+            x_seen=x_seen,
+            D=torch.where(good, evaluation.D, self.D),
+            P=torch.where(good, evaluation.P, self.P),
+            evals=self.evals + self.running,
+            status=self.status.masked_fill(bad, Status.NON_FINITE),
+        )
+        return state, evaluation
+
+    def stop(self, which: Tensor, why: Status) -> Self:
+        """Mark the running images among `which` as finished."""
+        return replace(self, status=self.status.masked_fill(which & self.running, why))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a solve returns, one entry per image.
+
+    Attributes:
+        x: reconstructions (B, C, H, W); not clipped to [0, 1].
+        lam: the weight solved for (B,).
+        loss, D, P: L = D + lam * P and its terms at x (B,), in nats.
+        evals: gradient evaluations spent (B,).
+        status: one reason per image: "done", "non finite", "max evaluations".
+        trajectory: solver-specific history, by name; empty where a solver keeps none.
+        info: solver-specific facts, such as the constants of `Certified`.
+    """
+
+    x: Tensor
+    lam: Tensor
+    loss: Tensor
+    D: Tensor
+    P: Tensor
+    evals: Tensor
+    status: list[str]
+    trajectory: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+S = TypeVar("S", bound=State)
+
+
+class Solver(Generic[S]):
+    """Base of all solvers: `solve` is `init`, then `step` until every image is done, then `result`."""
+
+    state_type: ClassVar[type[State]]
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> S:
+        raise NotImplementedError
+
+    def step(self, problem: MapProblem, state: S) -> S:
+        raise NotImplementedError
+
+    def result(self, problem: MapProblem, state: S) -> Result:
+        raise NotImplementedError
+
+    def budget(self, state: S) -> int:
+        """About how many evaluations an image will need, for the progress bar."""
+        raise NotImplementedError
+
+    def solve(
+        self,
+        problem: MapProblem,
+        lam: float | Tensor,
+        x0: Tensor | None = None,
+        *,
+        progress: bool = False,
+        callback: Callable[[S], None] | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 100,
+    ) -> Result:
+        """Reconstruct every image of the problem at `lam`.
+
+        Arguments:
+            lam: the prior's weight, >= 0: a number, or one per image (B,).
+            x0: where to start (B, C, H, W); each solver has its own default.
+            progress: show a bar on the terminal.
+            callback: called with the state every few steps, e.g. to plot, or to stop by raising.
+            checkpoint: a .safetensors file. If it exists the solve continues from it, bit for bit as if it had
+                never stopped (same machine and versions). It is rewritten every `checkpoint_every` steps and at
+                the end.
+        """
+        path = Path(checkpoint) if checkpoint else None
+        identity = {"solver": repr(self), "problem": problem.fingerprint(), "lam": str(lam)} if path else {}
+        state: S
+        if path and path.exists():
+            state = self.state_type(**_load(path, identity, problem.y.device))  # type: ignore[assignment]
+        else:
+            state = self.init(problem, lam, x0)
+
+        def keep(state: S) -> None:
+            if path:
+                _save(path, state, identity)
+
+        state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
+        keep(state)
+        return self.result(problem, state)
+
+
+def make_result(state: State, lam: Tensor, **extra: Any) -> Result:
+    status = [Status(code).text for code in state.status.tolist()]
+    return Result(state.x_seen, lam, state.D + lam * state.P, state.D, state.P, state.evals, status, **extra)
+
+
+def drive(
+    solver: Solver[S],
+    problem: MapProblem,
+    state: S,
+    progress: bool,
+    callback: Callable[[S], None] | None,
+    keep: Callable[[S], None],
+    keep_every: int,
+) -> S:
+    """Step until no image runs: shows progress, calls back, and keeps a checkpoint every so many steps."""
+    with _Bar(progress, solver.budget(state)) as bar:
+        iteration = 0
+        while True:
+            if iteration % CHECK_EVERY == 0:
+                bar.update(state)
+                if callback:
+                    callback(state)
+                if not state.running.any():
+                    return state
+            state = solver.step(problem, state)
+            iteration += 1
+            if iteration % keep_every == 0:
+                keep(state)
+
+
+def _save(path: Path, state: State, identity: dict[str, str]) -> None:
+    tensors = {f.name: getattr(state, f.name).detach().cpu().clone() for f in fields(state)}
+    write_atomically(path, save(tensors, identity))
+
+
+def _load(path: Path, identity: dict[str, str], device: torch.device) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            found = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (no dict)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable checkpoint ({error}); delete it to start anew") from None
+    for key, value in identity.items():
+        if found.get(key) != value:
+            raise InputError(f"{path}: this checkpoint belongs to another {key}; choose another file or delete it")
+    return tensors
+
+
+class _Bar:
+    """A rich progress bar over gradient evaluations, or nothing."""
+
+    def __init__(self, show: bool, total: int):
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("evaluations"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            disable=not show,
+            transient=True,
+        )
+        self.task = self.bar.add_task("solving", total=total)
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, state: State) -> None:
+        if not self.bar.disable:
+            losses = state.D.nanmean().item(), state.P.nanmean().item()
+            text = f"{int(state.running.sum())} running  D {losses[0]:.0f}  P {losses[1]:.0f}"
+            self.bar.update(self.task, completed=int(state.evals.max()), description=text)

@@ -1,0 +1,107 @@
+"""The forward operator f of y = f(x) + e."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Generator, Tensor
+
+from aipo.errors import InputError
+from aipo.noise import Noise, as_generator
+
+__all__ = ["Operator", "checked_image_shape"]
+
+
+class Operator:
+    """A forward operator f from images (B, C, H, W) to measurements (B, *measurement_shape).
+
+    Subclass `LinearOperator` or `NonlinearOperator` and define `A`; everything else has a default. Operators
+    need not be moved: they work in the dtype and on the device of their input.
+
+    Arguments:
+        image_shape: (C, H, W).
+        measurement_shape: shape of one measurement.
+
+    Attributes:
+        num_measurements: how many numbers of a measurement are truly observed, hence carry noise. An operator
+            that leaves some out sets it and overrides `restrict`.
+    """
+
+    linear: bool
+
+    def __init__(self, image_shape: Sequence[int], measurement_shape: Sequence[int]):
+        self.image_shape = checked_image_shape(image_shape)
+        self.measurement_shape = tuple(measurement_shape)
+        self.num_measurements = math.prod(self.measurement_shape)
+
+    def A(self, x: Tensor) -> Tensor:
+        """The noiseless measurement f(x) of images x (B, C, H, W): (B, *measurement_shape)."""
+        raise NotImplementedError
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.A(x)
+
+    def restrict(self, y: Tensor) -> Tensor:
+        """y with zeros where nothing is observed. Residuals are then exactly 0 there, whatever the image."""
+        return y
+
+    def measure(self, x: Tensor, noise: Noise, seed: int | Generator) -> Tensor:
+        """y = f(x) + e, with e drawn from the noise where something is observed.
+
+        Arguments:
+            x: images (B, C, H, W) in [0,1].
+            seed: an integer, or a generator on the CPU, which advances.
+        """
+        self.check_image(x)
+        y = self.A(x)
+        return self.restrict(y + noise.sample(y.shape, as_generator(seed), y.dtype, y.device))
+
+    def project(self, x: Tensor, y: Tensor, max_iter: int = 500, tol: float = 1e-6) -> Tensor:
+        """A point near x with f(x) = y and all pixels in [0,1], for each image of the batch on its own."""
+        raise NotImplementedError
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        """The part of v (B, C, H, W) that leaves f unchanged at x to first order."""
+        raise NotImplementedError
+
+    def check_image(self, x: Tensor) -> None:
+        """Raise `InputError` unless x is a batch of images for this operator."""
+        self._check("image", x, self.image_shape)
+
+    def check_measurement(self, y: Tensor) -> None:
+        """Raise `InputError` unless y is a batch of measurements of this operator."""
+        self._check("measurement", y, self.measurement_shape)
+
+    def check_pair(self, x: Tensor, y: Tensor) -> None:
+        """Raise `InputError` unless x and y are a batch of images and as many measurements."""
+        self.check_image(x)
+        self.check_measurement(y)
+        if len(x) != len(y):
+            raise InputError(
+                f"there are {len(x)} images {tuple(x.shape)} for {len(y)} measurements {tuple(y.shape)}; "
+                "give one measurement per image"
+            )
+        if x.dtype != y.dtype:
+            raise InputError(f"images are {x.dtype} and measurements {y.dtype}; convert one to the other's dtype")
+
+    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        if tensor.shape[1:] != shape or tensor.ndim != 1 + len(shape):
+            expected = f"({', '.join(['B', *map(str, shape)])})"
+            raise InputError(f"{what} has shape {tuple(tensor.shape)}; {self!r} needs {expected}")
+        if not tensor.is_floating_point():
+            raise InputError(f"{what} has dtype {tensor.dtype}; convert it to floating point, images to [0,1]")
+
+    def detail(self) -> str:
+        """What `repr` shows besides the shapes."""
+        return ""
+
+    def __repr__(self) -> str:
+        shapes = f"{self.image_shape} -> {self.measurement_shape}"
+        return f"{type(self).__name__}({', '.join(filter(None, [shapes, self.detail()]))})"
+
+
+def checked_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """image_shape as a tuple (C, H, W); `InputError` if it is none."""
+    shape = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
+    if len(shape) != 3 or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise InputError(f"image_shape is {image_shape!r}; give (channels, height, width)")
+    return shape

@@ -1,0 +1,79 @@
+"""Deblurring: a convolution of the image is observed."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aipo.errors import InputError
+
+from .base import checked_image_shape
+from .constant import Constant
+from .linear import LinearOperator
+from .precision import at_least_float32
+
+__all__ = ["Blur"]
+
+
+class Blur(LinearOperator):
+    """A x = kernel * x, a circular convolution of each channel, computed by FFT.
+
+    Arguments:
+        image_shape: (C, H, W).
+        kernel: (kh, kw) with kh <= H and kw <= W, centred on its entry (kh // 2, kw // 2).
+        rcond: frequencies that the kernel passes with less than rcond times its largest gain count as lost:
+            `A_dagger` leaves them at zero. Smaller values invert more of the blur and amplify the noise by up
+            to 1 / rcond.
+    """
+
+    def __init__(self, image_shape: Sequence[int], kernel: Tensor, rcond: float = 1e-3):
+        super().__init__(image_shape, measurement_shape=image_shape)
+        _, height, width = self.image_shape
+        if kernel.ndim != 2 or kernel.shape[0] > height or kernel.shape[1] > width:
+            raise InputError(f"kernel has shape {tuple(kernel.shape)}; give (kh, kw), at most {(height, width)}")
+        if not kernel.isfinite().all() or not kernel.any():
+            raise InputError("kernel is zero everywhere or not finite; give finite values, not all zero")
+        if not 0 < rcond < 1:
+            raise InputError(f"rcond is {rcond}; choose a value in (0, 1)")
+        self.kernel = kernel.detach()
+        self.rcond = rcond
+        kh, kw = kernel.shape
+        padded = torch.zeros(height, width, dtype=torch.float64)
+        padded[:kh, :kw] = self.kernel
+        transfer = torch.fft.rfft2(padded.roll((-(kh // 2), -(kw // 2)), (0, 1)))
+        gain = transfer.abs()
+        passed = gain > rcond * gain.max()
+        self._transfer = Constant(transfer)
+        self._inverse = Constant(torch.where(passed, 1 / torch.where(passed, transfer, 1), 0))
+
+    @classmethod
+    def gaussian(cls, image_shape: Sequence[int], width: float, rcond: float = 1e-3) -> "Blur":
+        """A Gaussian kernel of sum 1; `width` is its standard deviation in pixels. It is cut at 4 widths."""
+        if not (math.isfinite(width) and width > 0):
+            raise InputError(f"width is {width}; the kernel's standard deviation must be finite and greater than 0")
+        radius = min(math.ceil(4 * width), (min(checked_image_shape(image_shape)[1:]) - 1) // 2)
+        profile = torch.exp(-(torch.arange(-radius, radius + 1, dtype=torch.float64) / width).square() / 2)
+        kernel = profile[:, None] * profile
+        return cls(image_shape, kernel / kernel.sum(), rcond)
+
+    def A(self, x: Tensor) -> Tensor:
+        self.check_image(x)
+        return self._filter(x, self._transfer)
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        self.check_measurement(y)
+        return self._filter(y, self._transfer, conjugate=True)
+
+    def A_dagger(self, y: Tensor) -> Tensor:
+        self.check_measurement(y)
+        return self._filter(y, self._inverse)
+
+    def _filter(self, x: Tensor, response: Constant, conjugate: bool = False) -> Tensor:
+        exact = at_least_float32(x)
+        factor = response.like(exact)
+        spectrum = torch.fft.rfft2(exact) * (factor.conj() if conjugate else factor)
+        return torch.fft.irfft2(spectrum, s=x.shape[-2:]).to(x.dtype)
+
+    def detail(self) -> str:
+        return f"kernel {tuple(self.kernel.shape)}, rcond={self.rcond:g}"

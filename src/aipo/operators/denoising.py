@@ -1,0 +1,27 @@
+"""Denoising: the image itself is observed."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .linear import LinearOperator
+
+__all__ = ["Denoising"]
+
+
+class Denoising(LinearOperator):
+    """A x = x."""
+
+    def __init__(self, image_shape: Sequence[int]):
+        super().__init__(image_shape, measurement_shape=image_shape)
+
+    def A(self, x: Tensor) -> Tensor:
+        self.check_image(x)
+        return x
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        self.check_measurement(y)
+        return y
+
+    def A_dagger(self, y: Tensor) -> Tensor:
+        return self.A_adjoint(y)

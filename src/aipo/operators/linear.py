@@ -1,0 +1,68 @@
+"""Linear forward operators, f(x) = A x."""
+
+import torch
+from torch import Tensor
+
+from aipo.batch import CHECK_EVERY, max_change, per_image
+
+from .base import Operator
+from .conjugate_gradient import conjugate_gradient
+
+__all__ = ["LinearOperator"]
+
+
+class LinearOperator(Operator):
+    """f(x) = A x, with its adjoint, its pseudo-inverse and the projections built on them.
+
+    Your own operator only needs `A`; the other methods then cost more than closed forms would:
+
+        class Flip(LinearOperator):
+            def __init__(self, image_shape):
+                super().__init__(image_shape, measurement_shape=image_shape)
+
+            def A(self, x):
+                return x.flip(-1)
+    """
+
+    linear = True
+
+    def A_adjoint(self, y: Tensor) -> Tensor:
+        """A^T y, with <A x, y> = <x, A^T y>, of y (B, *measurement_shape): (B, C, H, W)."""
+        self.check_measurement(y)
+        zeros = y.new_zeros(len(y), *self.image_shape)
+        return torch.func.vjp(self.A, zeros)[1](y)[0]
+
+    def A_dagger(self, y: Tensor) -> Tensor:
+        """A^+ y, the Moore-Penrose pseudo-inverse: the minimiser of |A x - y| that has the least norm."""
+        # On the normal equations rather than A A^T z = y: y need not lie in the range of A.
+        return conjugate_gradient(lambda x: self.A_adjoint(self.A(x)), self.A_adjoint(y))
+
+    def project_affine(self, x: Tensor, y: Tensor) -> Tensor:
+        """The point of {A x = y} nearest to x; if there is none, of the least-squares solutions."""
+        self.check_pair(x, y)
+        return x - self.A_dagger(self.A(x) - y)
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        """The part of v (B, C, H, W) in the null space of A, v - A^+ A v; the same at every x."""
+        return v - self.A_dagger(self.A(v))
+
+    @torch.no_grad()
+    def project(self, x: Tensor, y: Tensor, max_iter: int = 500, tol: float = 1e-6) -> Tensor:
+        """A point near x in {A x = y} and [0,1]^n, by alternating projections (appendix A of the paper).
+
+        The result always lies in [0,1]^n. If no image there has A x = y, none is nearer to {A x = y}.
+
+        Arguments:
+            x: images (B, C, H, W).
+            y: measurements (B, *measurement_shape).
+            tol: an image is done, and stays as it is, once no pixel moves by more than this.
+        """
+        self.check_pair(x, y)
+        active = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        for i in range(max_iter):
+            x_next = self.project_affine(x, y).clamp(0, 1)
+            still = active & (max_change(x, x_next) > tol)
+            x, active = torch.where(per_image(active, x), x_next, x), still
+            if i % CHECK_EVERY == 1 and not active.any():
+                break
+        return x

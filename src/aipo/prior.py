@@ -1,0 +1,188 @@
+"""A prior: a flow, its card, and the offset that makes its density comparable.
+
+On disk a prior is two files: `NAME.safetensors` (float16 weights, nothing executable) and `NAME.json` (the card:
+architecture, data, bits, offset, licence, metrics, SHA-256 of the weights).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_safetensors
+from safetensors.torch import save as dump_safetensors
+from torch import Tensor
+
+from aipo.errors import InputError
+from aipo.files import write_atomically
+from aipo.flows import ARCHITECTURES, Flow
+
+__all__ = ["Prior", "load_prior_files", "save_prior_files"]
+
+CARD_FORMAT = 1
+REQUIRED = (
+    "format",
+    "name",
+    "architecture",
+    "config",
+    "bits",
+    "offset",
+    "data",
+    "licence",
+    "metrics",
+    "sha256",
+)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A flow prior p_G with P(x) = -log p_G(x) + offset.
+
+    The offset n * ln(2^bits) turns a density on [0, 1]^n into the likelihood of `bits`-bit data, as the paper
+    reports it; it does not move any minimiser.
+    """
+
+    flow: Flow
+    bits: int = 5
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.card.get("name", self.flow.architecture)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.flow.image_shape
+
+    @property
+    def offset(self) -> float:
+        return discretisation_offset(self.flow.num_dims, self.bits)
+
+    def P(self, x: Tensor) -> Tensor:
+        """-log p_G(x) + offset in nats, per image: (B, C, H, W) -> (B,)."""
+        return self.offset - self.flow.log_prob(x)
+
+    def bits_per_dim(self, x: Tensor) -> Tensor:
+        """P(x) in bits per dimension, per image (B,). `x` must be dequantised to be comparable with the literature."""
+        return self.P(x) / (self.flow.num_dims * math.log(2))
+
+    def sample(self, num: int, temperature: float = 1.0, seed: int | torch.Generator = 0) -> Tensor:
+        """Images G(temperature * z): (num, C, H, W)."""
+        return self.flow.sample(num, temperature, seed)
+
+    def to(self, *args: Any, **kwargs: Any) -> Prior:
+        """Move the flow (in place, as torch modules do) to a device or dtype."""
+        self.flow.to(*args, **kwargs)
+        return self
+
+
+def discretisation_offset(num_dims: int, bits: int) -> float:
+    return num_dims * bits * math.log(2)
+
+
+def save_prior_files(flow: Flow, card: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Write weights (float16) to `path` (.safetensors) and the completed card beside it; returns the card.
+
+    `card` gives name, bits, data, licence and metrics; architecture, config, offset and hash are filled in here.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise InputError(f"a prior is saved to a .safetensors file, got {path.name}")
+    weights = dump_safetensors({name: _storable(t) for name, t in sorted(flow.state_dict().items())})
+    card = {
+        **card,
+        "format": CARD_FORMAT,
+        "architecture": flow.architecture,
+        "config": flow.config,
+        "parameters": sum(p.numel() for p in flow.parameters()),
+        "offset": discretisation_offset(flow.num_dims, card["bits"]),
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    missing = [key for key in REQUIRED if key not in card]
+    if missing:
+        raise InputError(f"the card of {path.name} lacks {', '.join(missing)}")
+    write_atomically(path, weights)
+    write_atomically(path.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
+    return card
+
+
+def load_prior_files(path: str | Path) -> Prior:
+    """Read a prior from its .safetensors file and the card beside it, and refuse anything that does not fit."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path}: a prior is a .safetensors file with its .json card; pickled weights are refused")
+    card = _read_card(path.with_suffix(".json"))
+    weights = _read_bytes(path)
+    found = hashlib.sha256(weights).hexdigest()
+    if found != card["sha256"]:
+        kind = "" if _is_complete(weights) else "truncated or not safetensors; "
+        raise InputError(f"{path}: {kind}SHA-256 is {found[:12]}..., its card says {card['sha256'][:12]}...")
+    try:
+        tensors = parse_safetensors(weights)
+    except SafetensorError as error:
+        raise InputError(f"{path}: not a safetensors file ({error})") from None
+    try:
+        flow = ARCHITECTURES[card["architecture"]](**card["config"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"{path}: its card describes no flow we know ({error})") from None
+    _fill(flow, tensors, path)
+    expected = discretisation_offset(flow.num_dims, card["bits"])
+    if not math.isclose(card["offset"], expected, rel_tol=1e-9):
+        raise InputError(f"{path}: offset {card['offset']} does not belong to {card['bits']} bits ({expected})")
+    return Prior(flow.eval().requires_grad_(False), bits=card["bits"], card=card)
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.half() if tensor.is_floating_point() else tensor
+
+
+def _fill(flow: Flow, tensors: dict[str, Tensor], path: Path) -> None:
+    wanted = {name: tuple(t.shape) for name, t in flow.state_dict().items()}
+    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    if wanted != given:
+        name = min(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+        raise InputError(
+            f"{path}: the card does not fit its weights: {name} should be {wanted.get(name)}, is {given.get(name)}"
+        )
+    if not all(t.isfinite().all() for t in tensors.values() if t.is_floating_point()):
+        raise InputError(f"{path}: the weights contain NaN or infinity")
+    flow.load_state_dict(tensors)
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(_read_bytes(path))
+    except ValueError as error:
+        raise InputError(f"{path}: the card is not JSON ({error})") from None
+    missing = [key for key in REQUIRED if key not in card] if isinstance(card, dict) else list(REQUIRED)
+    if missing:
+        raise InputError(f"{path}: the card lacks {', '.join(missing)}")
+    if card["format"] != CARD_FORMAT:
+        raise InputError(f"{path}: card format {card['format']} is not {CARD_FORMAT}; update aipo")
+    return card
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _is_complete(data: bytes) -> bool:
+    """Whether the length that a safetensors header promises is there."""
+    try:
+        (size,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + size])
+        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+    except (struct.error, ValueError, TypeError, KeyError, OverflowError):
+        return False
+    return len(data) == 8 + size + end

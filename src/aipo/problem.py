@@ -1,0 +1,101 @@
+"""The MAP objective: L(x; lam) = D(x) + lam * P(x), for a batch of images, each with its own lam."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from aipo.engine import Evaluation, evaluate, hessian_vector
+from aipo.errors import InputError
+from aipo.flows import Flow
+from aipo.noise import Gaussian, Noise
+from aipo.operators import Operator
+from aipo.prior import Prior
+
+__all__ = ["MapProblem"]
+
+
+class MapProblem:
+    """Measurements y = f(x) + e of a batch of images, with a flow prior (Eq. 2 of the paper).
+
+    D(x) = -log p_e(y - f(x)) and P(x) = -log p_G(x) + offset, both in nats, summed over dimensions, with all constants.
+
+    Arguments:
+        prior: a `Prior`, or a bare `Flow` (then the offset is that of 5-bit data).
+        operator: f.
+        noise: p_e.
+        y: measurements (B, *operator.measurement_shape); the prior must be on their device and in their dtype.
+    """
+
+    def __init__(self, prior: Prior | Flow, operator: Operator, noise: Noise, y: Tensor):
+        self.prior = prior if isinstance(prior, Prior) else Prior(prior)
+        self.operator = operator
+        self.noise = noise
+        operator.check_measurement(y)
+        if operator.image_shape != self.prior.image_shape:
+            raise InputError(
+                f"the operator works on images {operator.image_shape}, the prior on {self.prior.image_shape}"
+            )
+        if not y.isfinite().all():
+            raise InputError("the measurements contain NaN or infinity; remove them or mask them")
+        weights = next(self.prior.flow.parameters())
+        if (weights.dtype, weights.device) != (y.dtype, y.device):
+            raise InputError(f"the prior is {weights.dtype} on {weights.device}, y is {y.dtype} on {y.device}")
+        # What is not observed must not count: the residual there is 0 for every image.
+        self.y = operator.restrict(y)
+
+    @property
+    def batch(self) -> int:
+        return len(self.y)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.prior.image_shape
+
+    def D(self, x: Tensor) -> Tensor:
+        """The reconstruction error -log p_e(y - f(x)): (B, C, H, W) -> (B,)."""
+        return -self.noise.log_prob(self.y - self.operator.A(x))
+
+    def P(self, x: Tensor) -> Tensor:
+        """The regulariser -log p_G(x) + offset: (B, C, H, W) -> (B,)."""
+        return self.prior.P(x)
+
+    def loss(self, x: Tensor, lam: Tensor | float) -> Tensor:
+        """L = D + lam * P: (B, C, H, W) -> (B,)."""
+        return self.D(x) + lam * self.P(x)
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """Both terms and their gradients at x: one gradient evaluation per image."""
+        return evaluate(self.D, self.P, x)
+
+    def hessian_vector(self, x: Tensor, lam: Tensor, v: Tensor) -> Tensor:
+        """Hessian of L(.; lam) at x, times v: (B, C, H, W)."""
+        return hessian_vector(lambda u: self.loss(u, lam), x, v)
+
+    def chi2(self, x: Tensor) -> Tensor:
+        """||y - f(x)||^2 / (m sigma^2) per image (B,): about 1 for the true image. Gaussian noise only."""
+        if not isinstance(self.noise, Gaussian):
+            raise InputError(f"chi^2 is defined for Gaussian noise, not for {self.noise!r}")
+        residual = (self.y - self.operator.A(x)).flatten(1)
+        sigma = torch.as_tensor(self.noise.sigma, dtype=x.dtype, device=x.device)
+        return residual.square().sum(1) / (self.operator.num_measurements * sigma.square())
+
+    def lam_tensor(self, lam: float | Tensor) -> Tensor:
+        """lam as one value per image (B,), checked."""
+        lam = torch.as_tensor(lam, dtype=self.y.dtype, device=self.y.device).expand(self.batch).clone()
+        if not (lam.isfinite() & (lam >= 0)).all():
+            raise InputError(f"lam must be finite and >= 0, got {lam.tolist()}")
+        return lam
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that defines the problem, so that a checkpoint cannot meet another problem."""
+        # The operator speaks for itself through its answer to one picture: masks, kernels and matrices all show in it.
+        ramp = torch.linspace(0, 1, self.prior.flow.num_dims).to(self.y).view(1, *self.image_shape)
+        content = hashlib.sha256()
+        for tensor in (self.y, self.operator.A(ramp)):
+            content.update(tensor.detach().cpu().numpy().tobytes())
+        for part in (self.prior.card.get("sha256", repr(self.prior.flow.config)), self.operator, self.noise):
+            content.update(repr(part).encode())
+        return content.hexdigest()[:16]

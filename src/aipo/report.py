@@ -1,0 +1,214 @@
+"""One HTML page that shows what a run did: pictures, tables, settings, and how to run it again.
+
+The page is a single file that loads nothing: style and pictures are inside it, and its content security
+policy forbids the rest. All text is escaped, so a file name or caption cannot break the page.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from torch import Tensor
+
+from aipo.files import write_atomically
+from aipo.images import png_bytes
+
+__all__ = ["Picture", "Section", "write_report"]
+
+PICTURE_WIDTH = 192  # CSS pixels: three times the priors' 64, so that every pixel is shown equally large
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture with the words below it.
+
+    Attributes:
+        caption: What it shows; also its alternative text.
+        image: (3, H, W) or (1, H, W) in [0,1]; clamped for display.
+        note: A second, quieter line, such as a PSNR.
+    """
+
+    caption: str
+    image: Tensor
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: text, then rows of pictures, then a table, each of which may be empty.
+
+    Attributes:
+        heading: The section's title.
+        text: Plain text; an empty line starts a new paragraph.
+        rows: Pictures shown side by side, row by row.
+        table: The header cells and the rows of cells; the first cell of a row names it.
+    """
+
+    heading: str
+    text: str = ""
+    rows: Sequence[Sequence[Picture]] = ()
+    table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
+
+
+def write_report(
+    path: str | Path,
+    title: str,
+    intro: str,
+    sections: Sequence[Section],
+    settings: Mapping[str, object],
+    command: str = "",
+) -> None:
+    """Write the page to `path`, atomically.
+
+    Args:
+        path: The HTML file to write; its folder must exist.
+        title: The page's title and main heading.
+        intro: Plain text below it; an empty line starts a new paragraph.
+        sections: The parts of the page, in order.
+        settings: Names and values that a reader needs to understand the figures.
+        command: The exact command line that makes the same page again; left out when empty.
+    """
+    body = "\n".join(_section(f"section-{i}", section) for i, section in enumerate(sections, start=1))
+    page = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+{_paragraphs(intro)}
+</header>
+<main>
+{body}
+{_settings(settings, command)}
+</main>
+</body>
+</html>
+"""
+    # A file name that is not valid Unicode must not cost the whole report.
+    write_atomically(path, page.encode("utf-8", errors="replace"))
+
+
+def _section(name: str, section: Section) -> str:
+    rows = "\n".join(
+        f'<div class="pictures">\n{"".join(_figure(picture) for picture in row)}</div>' for row in section.rows
+    )
+    table = _table(name, *section.table) if section.table else ""
+    return f"""<section aria-labelledby="{name}">
+<h2 id="{name}">{escape(section.heading)}</h2>
+{_paragraphs(section.text)}
+{rows}
+{table}
+</section>"""
+
+
+def _figure(picture: Picture) -> str:
+    # Enlarged already in the file, so that a picture saved from the page can be looked at too.
+    scale = max(1, PICTURE_WIDTH // picture.image.shape[-1])
+    data = base64.b64encode(png_bytes(picture.image, scale)).decode("ascii")
+    note = f'<span class="note">{escape(picture.note)}</span>' if picture.note else ""
+    return (
+        f'<figure><img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
+        f"<figcaption>{escape(picture.caption)}{note}</figcaption></figure>\n"
+    )
+
+
+def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
+    body = "\n".join(
+        f'<tr><th scope="row">{escape(str(first))}</th>'
+        + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    # Focusable, because a wide table scrolls sideways and must do so from the keyboard too.
+    return f"""<div class="wide" tabindex="0" role="region" aria-labelledby="{name}">
+<table>
+<thead><tr>{head}</tr></thead>
+<tbody>
+{body}
+</tbody>
+</table>
+</div>"""
+
+
+def _settings(settings: Mapping[str, object], command: str) -> str:
+    pairs = "\n".join(
+        f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in settings.items()
+    )
+    again = f'<h3>Run it again</h3>\n<pre tabindex="0"><code>{escape(command)}</code></pre>' if command else ""
+    return f"""<section aria-labelledby="settings">
+<h2 id="settings">Settings</h2>
+<dl>
+{pairs}
+</dl>
+{again}
+</section>"""
+
+
+def _paragraphs(text: str) -> str:
+    return "\n".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
+
+
+STYLE = f"""
+:root {{
+  color-scheme: light dark;
+  --page: #ffffff; --text: #1c2430; --quiet: #5a6675; --line: #dde2e8; --panel: #f5f7f9; --accent: #1f5fbf;
+}}
+@media (prefers-color-scheme: dark) {{
+  :root {{
+    --page: #14181d; --text: #e4e8ed; --quiet: #9aa6b4; --line: #2e363f; --panel: #1c2229; --accent: #7fb0f5;
+  }}
+}}
+* {{ box-sizing: border-box; }}
+body {{
+  margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 70rem;
+  background: var(--page); color: var(--text);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+}}
+h1 {{ margin: 0 0 .75rem; font-size: 1.9rem; line-height: 1.2; letter-spacing: -.01em; }}
+h2 {{ margin: 0 0 .75rem; font-size: 1.3rem; line-height: 1.3; }}
+h3 {{ margin: 1.75rem 0 .5rem; font-size: 1rem; }}
+p {{ margin: 0 0 1rem; max-width: 46rem; overflow-wrap: anywhere; }}
+header {{ padding-bottom: .5rem; border-bottom: 3px solid var(--accent); }}
+section {{ margin-top: 2.5rem; }}
+section + section {{ padding-top: 2rem; border-top: 1px solid var(--line); }}
+.pictures {{ display: flex; flex-wrap: wrap; gap: 1.25rem 1rem; margin: 1.25rem 0; }}
+figure {{ margin: 0; width: {PICTURE_WIDTH}px; }}
+img {{ display: block; width: 100%; image-rendering: pixelated; box-shadow: 0 0 0 1px var(--line); }}
+figcaption {{ margin-top: .45rem; font-size: .9rem; line-height: 1.35; overflow-wrap: anywhere; }}
+.note {{ display: block; color: var(--quiet); font-variant-numeric: tabular-nums; }}
+.wide {{ overflow-x: auto; margin: 1.25rem 0; }}
+table {{ border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }}
+th, td {{
+  padding: .45rem .9rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
+}}
+th:first-child {{ text-align: left; padding-left: 0; }}
+thead th {{ color: var(--quiet); font-size: .85rem; border-bottom: 2px solid var(--line); }}
+tbody th {{ font-weight: 500; }}
+dl {{
+  margin: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .9rem 1.5rem;
+}}
+dt {{ color: var(--quiet); font-size: .85rem; }}
+dd {{ margin: 0; overflow-wrap: anywhere; }}
+pre {{
+  margin: 0; padding: .8rem 1rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px;
+  background: var(--panel); font: .9rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace;
+}}
+:focus-visible {{ outline: 2px solid var(--accent); outline-offset: 2px; }}
+@media (max-width: 40rem) {{
+  body {{ padding: 1.5rem 1rem 3rem; }}
+  h1 {{ font-size: 1.5rem; }}
+  .pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem .75rem; }}
+  figure {{ width: auto; }}
+}}
+@media print {{ figure, tr {{ break-inside: avoid; }} }}
+"""

@@ -1,0 +1,8 @@
+"""Solvers of the MAP problem, one file each."""
+
+from aipo.solvers.amortized import Amortized
+from aipo.solvers.certified import Certified
+from aipo.solvers.constants import Constants, estimate_constants
+from aipo.solvers.fixed import FixedLambda
+
+__all__ = ["Amortized", "Certified", "Constants", "FixedLambda", "estimate_constants"]

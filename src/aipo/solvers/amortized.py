@@ -1,0 +1,237 @@
+"""AIPO as the paper runs it (Algorithm 2): rounds of Adam while lam grows from 0 to Lambda in adaptive steps.
+
+A round solves at one lam for K steps. Then, with D and P at its end,
+
+    delta     = r * |D / P + lam|            so that L changes by about a share r when lam grows by delta (step 8)
+    delta     = max(delta, delta_min)
+    delta_min = clip(delta_min ** (change / last change), low, high)                            (steps 9 and 10)
+    lam, K, alpha = lam + delta, 1.1 K, 0.99 alpha                                              (steps 12 and 13)
+
+where change = |L(x_0) - L(x_K)| / |L(x_0)| over the round. Every image has its own lam, K and alpha.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from aipo import initial
+from aipo.adam import Adam
+from aipo.batch import per_image
+from aipo.errors import InputError
+from aipo.iterate import Result, Solver, State, Status, make_result
+from aipo.problem import MapProblem
+
+__all__ = ["Amortized"]
+
+COLUMNS = ("lam", "delta", "K", "D", "P", "L")
+
+
+@dataclass(frozen=True)
+class AmortizedState(State):
+    """One row per image. `change` is NaN until a round has ended (the paper's NULL)."""
+
+    lam: Tensor
+    lam_max: Tensor
+    m: Tensor
+    v: Tensor
+    t: Tensor
+    k: Tensor
+    round: Tensor
+    L_start: Tensor
+    delta_min: Tensor
+    change: Tensor
+    trajectory: Tensor
+
+
+@dataclass(frozen=True)
+class Amortized(Solver[AmortizedState]):
+    """Algorithm 2 of the paper; the defaults are its Table of hyper-parameters.
+
+    Arguments:
+        alpha, K, r: step size, steps in the first round, target relative change of the loss.
+        delta_min_share: delta_min starts at this share of Lambda (the paper's 1/20); its bounds are a quarter and
+            four times that, the upper one at most 1.
+        K_growth, alpha_decay: factors of K and alpha from round to round.
+        mle_iterations: projected-gradient iterations for the start at lam = 0, when x0 is not given.
+        last_K: steps of the round at Lambda, if not K, decayed to zero along a cosine. The paper's constant step leaves
+            every round hundreds of nats above its minimum; for the intermediate ones that does not matter.
+        max_evals, max_rounds: limits per image; reaching one gives the status "max evaluations".
+
+    What the paper leaves open, or prints ambiguously, is an option (see docs/method.md):
+        moments: "reset" Adam's moments at each new lam, or "keep" them.
+        delta_min_rule: "power" (the paper's remark: delta_min ** ratio) or "ratio" (step 10 as printed).
+        last_round: "at Lambda" solves a last round at exactly Lambda; "as printed" stops as soon as lam >= Lambda,
+            so that the last solve happened at a smaller lam.
+        direction: "adam" (the paper's experiments) or "gradient" (step 5 as printed).
+
+    x0 is the solution at lam = 0, by default `initial.mle`, whose evaluations are then counted too.
+    """
+
+    state_type: ClassVar = AmortizedState
+
+    alpha: float = 0.05
+    K: int = 40
+    r: float = 0.05
+    delta_min_share: float = 1 / 20
+    K_growth: float = 1.1
+    alpha_decay: float = 0.99
+    mle_iterations: int = 500
+    last_K: int | None = None
+    moments: Literal["reset", "keep"] = "reset"
+    delta_min_rule: Literal["power", "ratio"] = "power"
+    last_round: Literal["at Lambda", "as printed"] = "at Lambda"
+    direction: Literal["adam", "gradient"] = "adam"
+    max_evals: int = 20_000
+    max_rounds: int = 200
+    adam: Adam = Adam()
+
+    @classmethod
+    def quick(cls) -> Amortized:
+        """A tenth of the paper's evaluations, and a lower loss: short rounds, then a longer, decayed one at Lambda."""
+        return cls(
+            alpha=0.03, K=8, delta_min_share=1 / 6, mle_iterations=60, last_K=120, moments="keep", adam=Adam(beta2=0.95)
+        )
+
+    def __post_init__(self) -> None:
+        if self.K < 1 or not (self.alpha > 0 and 0 < self.r < 1 and 0 < self.delta_min_share <= 1):
+            raise InputError(
+                f"need K >= 1, alpha > 0, 0 < r < 1 and 0 < delta_min_share <= 1, got K={self.K}, "
+                f"alpha={self.alpha}, r={self.r}, delta_min_share={self.delta_min_share}"
+            )
+        for name, value, allowed in (
+            ("moments", self.moments, ("reset", "keep")),
+            ("delta_min_rule", self.delta_min_rule, ("power", "ratio")),
+            ("last_round", self.last_round, ("at Lambda", "as printed")),
+            ("direction", self.direction, ("adam", "gradient")),
+        ):
+            if value not in allowed:
+                raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value}")
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> AmortizedState:
+        x, evals = x0, None
+        if x is None:
+            start = initial.mle(problem, self.mle_iterations)
+            x, evals = start.x, start.evals
+        problem.operator.check_image(x)
+        lam_max = problem.lam_tensor(lam)
+        zeros, count = torch.zeros_like(lam_max), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return AmortizedState.start(
+            x,
+            evals,
+            lam=zeros,
+            lam_max=lam_max,
+            m=torch.zeros_like(x),
+            v=torch.zeros_like(x),
+            t=count,
+            k=count,
+            round=count,
+            L_start=torch.full_like(lam_max, torch.nan),
+            delta_min=self.delta_min_share * lam_max,
+            change=torch.full_like(lam_max, torch.nan),
+            trajectory=x.new_full((len(x), self.max_rounds, len(COLUMNS)), torch.nan),
+        )
+
+    def step(self, problem: MapProblem, state: AmortizedState) -> AmortizedState:
+        """One evaluation at x. If it ends a round, lam grows first, and the same evaluation starts the next one."""
+        state, evaluation = state.observe(problem)
+        state = self._end_rounds(state)
+        first = (state.k == 0) & state.running
+        state = replace(state, L_start=torch.where(first, evaluation.loss(state.lam), state.L_start))
+        state = state.stop(state.evals >= self.max_evals, Status.MAX_EVALUATIONS)
+        return self._descend(state, evaluation.gradient(state.lam))
+
+    def _rounds_K(self, state: AmortizedState) -> Tensor:
+        """Steps of the round each image is in (B,)."""
+        K = (self.K * self.K_growth ** state.round.to(torch.float64)).floor().to(torch.int64)
+        return K if self.last_K is None else K.masked_fill(state.lam >= state.lam_max, self.last_K)
+
+    def _end_rounds(self, state: AmortizedState) -> AmortizedState:
+        """Steps 7 to 15 for the images whose K steps are done."""
+        over = state.running & (state.k >= self._rounds_K(state))
+        finished = over & (state.lam >= state.lam_max)
+        L = state.D + state.lam * state.P
+        delta = torch.maximum(self.r * (state.D / state.P + state.lam).abs(), state.delta_min)
+        # The last step is cut to land on Lambda exactly.
+        delta = torch.minimum(delta.nan_to_num(), state.lam_max - state.lam)
+        state = self._record(state, over, delta, L)
+        state = state.stop(finished, Status.DONE)
+
+        growing = over & ~finished
+        change = ((state.L_start - L) / state.L_start).abs()
+        delta_min = torch.where(state.change.isnan(), state.delta_min, self._new_delta_min(state, change))
+        lam = torch.where(growing, torch.clamp_max(state.lam + delta, state.lam_max), state.lam)
+        # lam + (lam_max - lam) may round to just below lam_max; the last round must be at lam_max itself.
+        lam = torch.where(growing & (delta >= state.lam_max - state.lam), state.lam_max, lam)
+        if self.last_round == "as printed":
+            state = state.stop(growing & (lam >= state.lam_max), Status.DONE)
+        rounds = state.round + growing
+        state = replace(
+            state,
+            lam=lam,
+            change=torch.where(growing, change, state.change),
+            delta_min=torch.where(growing, delta_min, state.delta_min),
+            k=state.k.masked_fill(growing, 0),
+            round=rounds,
+        )
+        if self.moments == "reset":
+            fresh = per_image(growing, state.x)
+            state = replace(
+                state,
+                m=state.m.masked_fill(fresh, 0),
+                v=state.v.masked_fill(fresh, 0),
+                t=state.t.masked_fill(growing, 0),
+            )
+        return state.stop(rounds >= self.max_rounds, Status.MAX_EVALUATIONS)
+
+    def _new_delta_min(self, state: AmortizedState, change: Tensor) -> Tensor:
+        # 0/0 (two rounds without any change) says nothing about the step size: a ratio of 1 keeps it.
+        ratio = (change / state.change).nan_to_num(nan=1.0)
+        start = self.delta_min_share * state.lam_max
+        new = state.delta_min**ratio if self.delta_min_rule == "power" else ratio
+        return torch.clamp(new, start / 4, torch.clamp(4 * start, max=1.0))
+
+    def _record(self, state: AmortizedState, over: Tensor, delta: Tensor, L: Tensor) -> AmortizedState:
+        K = self._rounds_K(state).to(L.dtype)
+        row = torch.stack([state.lam, delta, K, state.D, state.P, L], dim=1)
+        rounds = state.round.clamp(max=self.max_rounds - 1)
+        index = rounds.view(-1, 1, 1).expand(-1, 1, len(COLUMNS))
+        old = state.trajectory.gather(1, index)[:, 0]
+        new = torch.where(over[:, None], row, old)
+        return replace(state, trajectory=state.trajectory.scatter(1, index, new[:, None]))
+
+    def _descend(self, state: AmortizedState, gradient: Tensor) -> AmortizedState:
+        alpha = self.alpha * self.alpha_decay ** state.round.to(gradient.dtype)
+        if self.last_K is not None:
+            cosine = 0.5 * (1 + torch.cos(math.pi * state.k.to(alpha.dtype) / self.last_K))
+            alpha = torch.where(state.lam >= state.lam_max, alpha * cosine, alpha)
+        if self.direction == "adam":
+            step, m, v, t = self.adam.update(gradient, state.m, state.v, state.t, alpha)
+        else:
+            step, m, v, t = per_image(alpha, gradient) * gradient, state.m, state.v, state.t
+        running = state.running
+        moving = per_image(running, step)
+        return replace(
+            state,
+            x=torch.where(moving, state.x - step, state.x),
+            m=torch.where(moving, m, state.m),
+            v=torch.where(moving, v, state.v),
+            t=torch.where(running, t, state.t),
+            k=state.k + running,
+        )
+
+    def result(self, problem: MapProblem, state: AmortizedState) -> Result:
+        """`trajectory` has one (B, rounds) tensor per column: lam, delta, K, D, P, L; NaN after an image's last."""
+        rounds = max(1, int((~state.trajectory[..., 0].isnan()).sum(1).max()))
+        trajectory = {name: state.trajectory[:, :rounds, i] for i, name in enumerate(COLUMNS)}
+        return make_result(state, state.lam_max, trajectory=trajectory)
+
+    def budget(self, state: AmortizedState) -> int:
+        rounds = 1 / self.delta_min_share + 1
+        return int(
+            self.K * rounds if self.K_growth == 1 else self.K * (self.K_growth**rounds - 1) / (self.K_growth - 1)
+        )

@@ -1,0 +1,162 @@
+"""The constants in the theorem's assumptions (Section 3.3 of the paper), given or estimated for a problem.
+
+    L      Assumption 3.1: the gradient of L(.; lam) is L-Lipschitz, for all lam in [0, Lambda]
+    sigma  Assumption 3.2: |x - x*(lam)| <= sigma |gradient at x| within distance delta of x*(lam)
+    delta
+    C      Assumption 3.3: |x*(lam1) - x*(lam2)| <= C |lam1 - lam2|
+
+Estimates look at a finite number of points: they are evidence, not proof, and `Constants.source` says which is which.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from aipo.errors import InputError
+from aipo.problem import MapProblem
+from aipo.solvers.fixed import FixedLambda
+
+__all__ = ["Constants", "estimate_constants", "extreme_curvatures"]
+
+# Radii tried for delta, each half of the one before.
+RADII = 20
+
+
+@dataclass(frozen=True)
+class Constants:
+    """L, sigma, delta, C, one value per image (B,), each "given" or "estimated" according to `source`.
+
+    `evals` is what the estimates cost, in gradient evaluations per image (a Hessian-vector product counts as two).
+    """
+
+    L: Tensor
+    sigma: Tensor
+    delta: Tensor
+    C: Tensor
+    source: dict[str, str] = field(default_factory=dict)
+    evals: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("L", "sigma", "delta", "C"):
+            value = getattr(self, name)
+            if not (value.isfinite() & (value >= 0)).all() or (name != "C" and (value == 0).any()):
+                raise InputError(f"the constant {name} must be positive and finite, got {value.tolist()}")
+        if (self.sigma * self.L < 1 - 1e-6).any():
+            # x* has zero gradient, so |gradient at x| <= L |x - x*|: a smaller sigma contradicts Assumption 3.1.
+            raise InputError(f"sigma must be at least 1/L, got sigma*L = {(self.sigma * self.L).tolist()}")
+
+
+def extreme_curvatures(
+    problem: MapProblem, x: Tensor, lam: Tensor, iterations: int = 50, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Smallest and largest eigenvalue (B,) of the Hessian of L(.; lam) at x, by power iteration.
+
+    The first run finds the eigenvalue of largest size, `far`. A second one on H - far * I finds the other end.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+
+    def power(shift: Tensor) -> Tensor:
+        v, rayleigh = _unit(start), torch.zeros_like(lam)
+        for _ in range(iterations):
+            Hv = problem.hessian_vector(x, lam, v)
+            rayleigh = (v * Hv).flatten(1).sum(1)
+            v = _unit(Hv - shift.view(-1, 1, 1, 1) * v)
+        return rayleigh
+
+    far = power(torch.zeros_like(lam))
+    other = power(far)
+    return torch.minimum(far, other), torch.maximum(far, other)
+
+
+def estimate_constants(
+    problem: MapProblem,
+    lam_max: Tensor,
+    x0: Tensor,
+    *,
+    L: float | Tensor | None = None,
+    sigma: float | Tensor | None = None,
+    delta: float | Tensor | None = None,
+    C: float | Tensor | None = None,
+    points: int = 4,
+    iterations: int = 50,
+    steps: int = 500,
+    safety: float = 1.5,
+    seed: int = 0,
+) -> Constants:
+    """Fill in the constants that are not given, for the path that starts at x0 = x*(0) and ends at lam_max (B,).
+
+    The path is sampled at lam = lam_max * (1/points, ..., 1) with a decayed Adam of `steps` steps, each started at the
+    last. Then, over these points and times `safety`,
+        L      is the largest curvature (power iteration on Hessian-vector products, `iterations` each),
+        sigma  is 1 / the smallest curvature,
+        C      is the largest difference quotient of x*(lam),
+        delta  is the largest radius, of those tried, within which random points satisfy Assumption 3.2.
+    """
+    given = {"L": L, "sigma": sigma, "delta": delta, "C": C}
+    source = {name: "estimated" if value is None else "given" for name, value in given.items()}
+    values = {k: problem.lam_tensor(v) for k, v in given.items() if v is not None}
+    missing = given.keys() - values.keys()
+    if not missing:
+        return Constants(**values, source=source)
+
+    lams = [lam_max * (i / points) for i in range(1, points + 1)]
+    path = _sample_path(problem, lams, x0, steps)
+    evals = points * (steps + 1)
+    if missing & {"L", "sigma"}:
+        low, high = zip(
+            *(extreme_curvatures(problem, x, lam, iterations, seed) for lam, x in zip(lams, path, strict=True)),
+            strict=True,
+        )
+        evals += points * 2 * iterations * 2
+        smallest = torch.stack(low).amin(0)
+        if "sigma" in missing and (smallest <= 0).any():
+            raise InputError(
+                f"the curvature turns negative along the path (smallest eigenvalue {smallest.min():.3g}): "
+                "Assumption 3.2 fails and nothing can be certified here"
+            )
+        values.setdefault("L", safety * torch.stack(high).amax(0))
+        values.setdefault("sigma", torch.maximum(safety / smallest, 1 / values["L"]))
+    if "C" in missing:
+        ends, lam_ends = [x0, *path], [torch.zeros_like(lam_max), *lams]
+        quotients = [_norm(ends[i + 1] - ends[i]) / (lam_ends[i + 1] - lam_ends[i]) for i in range(points)]
+        values["C"] = safety * torch.stack(quotients).amax(0)
+    if "delta" in missing:
+        values["delta"] = _largest_radius(problem, path, lams, values["sigma"], seed)
+        evals += points * RADII
+    return Constants(**values, source=source, evals=evals)
+
+
+def _sample_path(problem: MapProblem, lams: list[Tensor], x: Tensor, steps: int) -> list[Tensor]:
+    solver, path = FixedLambda.decayed(steps), []
+    for lam in lams:
+        x = solver.solve(problem, lam, x).x
+        path.append(x)
+    return path
+
+
+def _largest_radius(problem: MapProblem, path: list[Tensor], lams: list[Tensor], sigma: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    radius = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape)))
+    for _ in range(RADII):
+        holds = torch.ones_like(sigma, dtype=torch.bool)
+        for x, lam in zip(path, lams, strict=True):
+            direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
+            gradient = problem.evaluate(x + radius.view(-1, 1, 1, 1) * direction).gradient(lam)
+            holds &= radius <= sigma * _norm(gradient)
+        if holds.all():
+            break
+        radius = torch.where(holds, radius, radius / 2)
+    return radius
+
+
+def _norm(v: Tensor) -> Tensor:
+    return v.flatten(1).norm(dim=1)
+
+
+def _unit(v: Tensor) -> Tensor:
+    return v / _norm(v).clamp(min=torch.finfo(v.dtype).tiny).view(-1, 1, 1, 1)

@@ -1,0 +1,93 @@
+"""Adam at a fixed lam: the paper's baselines (constant step), and the honest ones (decayed step)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from aipo import initial
+from aipo.adam import Adam
+from aipo.batch import per_image
+from aipo.errors import InputError
+from aipo.iterate import Result, Solver, State, Status, make_result
+from aipo.problem import MapProblem
+
+__all__ = ["FixedLambda"]
+
+
+@dataclass(frozen=True)
+class FixedState(State):
+    lam: Tensor
+    m: Tensor
+    v: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True)
+class FixedLambda(Solver[FixedState]):
+    """Minimise L(.; lam) with Adam, lam fixed from the first step to the last.
+
+    Arguments:
+        steps: number of updates; a final evaluation at the last point makes it steps + 1 gradient evaluations.
+        alpha: step size, on the [0, 1] scale of the image.
+        schedule: "constant" as in the paper's baselines, or "cosine" decay to zero, which reaches far lower losses.
+        adam: Adam's remaining options.
+
+    It starts at x0, by default G(0); `aipo.initial` has the paper's other starts.
+    """
+
+    state_type: ClassVar = FixedState
+
+    steps: int = 500
+    alpha: float = 0.05
+    schedule: Literal["constant", "cosine"] = "constant"
+    adam: Adam = Adam()
+
+    @classmethod
+    def decayed(cls, steps: int = 250, alpha: float = 0.03) -> FixedLambda:
+        """The strong baseline: cosine decay and a shorter memory for the second moment."""
+        return cls(steps, alpha, "cosine", Adam(beta2=0.95))
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.alpha > 0:
+            raise InputError(f"steps must be >= 1 and alpha > 0, got {self.steps} and {self.alpha}")
+        if self.schedule not in ("constant", "cosine"):
+            raise InputError(f"schedule must be constant or cosine, got {self.schedule}")
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> FixedState:
+        x = initial.zero(problem) if x0 is None else x0
+        problem.operator.check_image(x)
+        return FixedState.start(
+            x,
+            lam=problem.lam_tensor(lam),
+            m=torch.zeros_like(x),
+            v=torch.zeros_like(x),
+            t=torch.zeros(len(x), dtype=torch.int64, device=x.device),
+        )
+
+    def step(self, problem: MapProblem, state: FixedState) -> FixedState:
+        state, evaluation = state.observe(problem)
+        state = state.stop(state.t >= self.steps, Status.DONE)
+        running = state.running
+        alpha = state.lam.new_full(state.lam.shape, self.alpha)
+        if self.schedule == "cosine":
+            alpha = alpha * 0.5 * (1 + torch.cos(math.pi * state.t.to(alpha.dtype) / self.steps))
+        step, m, v, t = self.adam.update(evaluation.gradient(state.lam), state.m, state.v, state.t, alpha)
+        moving = per_image(running, step)
+        return replace(
+            state,
+            x=torch.where(moving, state.x - step, state.x),
+            m=torch.where(moving, m, state.m),
+            v=torch.where(moving, v, state.v),
+            t=torch.where(running, t, state.t),
+        )
+
+    def result(self, problem: MapProblem, state: FixedState) -> Result:
+        return make_result(state, state.lam)
+
+    def budget(self, state: FixedState) -> int:
+        return self.steps + 1

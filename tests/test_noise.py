@@ -1,0 +1,115 @@
+"""Noise models: densities against torch.distributions and quadrature, sampling against exact moments."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Laplace as TorchLaplace
+from torch.distributions import Normal
+from torch.distributions import StudentT as TorchStudentT
+
+from aipo.errors import InputError
+from aipo.noise import Gaussian, Laplace, Noise, as_generator
+
+MODELS = [(Gaussian, Normal, 1.0), (Laplace, TorchLaplace, math.sqrt(2))]
+IDS = ["gaussian", "laplace"]
+
+
+class StudentT(Noise):
+    """The example of the docstring of Noise."""
+
+    def __init__(self, nu: int, scale: float):
+        self.nu, self.scale = nu, scale
+
+    def log_prob(self, e):
+        return TorchStudentT(self.nu, 0.0, self.scale).log_prob(e).flatten(1).sum(1)
+
+    def sample(self, shape, generator=None, dtype=torch.float32, device="cpu"):
+        normal = torch.randn(self.nu + 1, *shape, generator=generator)
+        t = normal[0] / normal[1:].square().mean(0).sqrt()
+        return (self.scale * t).to(device, dtype)
+
+
+@pytest.mark.parametrize(("model", "oracle", "_"), MODELS, ids=IDS)
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 7)])
+@pytest.mark.parametrize("scale", [0.02, torch.tensor([0.02, 0.1, 0.5, 3.0], dtype=torch.float64)])
+def test_log_prob_is_the_summed_density(model, oracle, _, shape, scale):
+    e = 0.1 * torch.randn(shape, generator=as_generator(0), dtype=torch.float64)
+    per_image = torch.as_tensor(scale, dtype=torch.float64).reshape(-1, *[1] * (e.ndim - 1))
+    expected = oracle(0.0, per_image).log_prob(e).flatten(1).sum(1)
+    torch.testing.assert_close(model(scale).log_prob(e), expected, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize(("model", "_oracle", "_std"), MODELS, ids=IDS)
+@given(scale=st.floats(1e-3, 1e3))
+@settings(max_examples=20, deadline=None)
+def test_density_integrates_to_one(model, _oracle, _std, scale):
+    e = scale * torch.linspace(-40, 40, 8001, dtype=torch.float64)
+    density = model(scale).log_prob(e[:, None]).exp()
+    assert torch.trapezoid(density, e).item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(("model", "_", "std"), MODELS, ids=IDS)
+def test_sampling_moments(model, _, std):
+    e = model(0.3).sample((2, 100_000), as_generator(0), dtype=torch.float64)
+    assert e.mean().item() == pytest.approx(0, abs=5 * 0.3 * std / math.sqrt(200_000))
+    assert e.std().item() == pytest.approx(0.3 * std, rel=0.01)
+    # E|e| tells the two apart: sigma sqrt(2/pi) for the Gaussian, scale for Laplace.
+    assert e.abs().mean().item() == pytest.approx(0.3 * (math.sqrt(2 / math.pi) if std == 1 else 1), rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "_oracle", "_std"), MODELS, ids=IDS)
+def test_sampling_is_reproducible_in_every_dtype(model, _oracle, _std):
+    def draw(seed, dtype=torch.float32):
+        return model(0.1).sample((2, 3, 4, 4), as_generator(seed), dtype=dtype)
+
+    assert torch.equal(draw(5), draw(5))
+    assert not torch.equal(draw(5), draw(6))
+    assert draw(5).dtype == torch.float32
+    assert torch.equal(draw(5), draw(5, torch.float64).float())
+
+
+@pytest.mark.parametrize(("model", "_oracle", "_std"), MODELS, ids=IDS)
+def test_one_scale_per_image(model, _oracle, _std):
+    scales = torch.tensor([0.01, 10.0])
+    e = model(scales).sample((2, 1000), as_generator(0))
+    torch.testing.assert_close(e, scales[:, None] * model(1.0).sample((2, 1000), as_generator(0)))
+    alone = torch.cat([model(scale.item()).log_prob(e[i : i + 1]) for i, scale in enumerate(scales)])
+    torch.testing.assert_close(model(scales).log_prob(e), alone)
+
+
+def test_gradient_in_float32():
+    e = torch.randn(2, 3, 4, 4, generator=as_generator(0), requires_grad=True)
+    Gaussian(torch.tensor([0.5, 2.0])).log_prob(e).sum().backward()
+    torch.testing.assert_close(e.grad, -e.detach() / torch.tensor([0.25, 4.0]).reshape(-1, 1, 1, 1))
+
+
+def test_a_model_of_the_user():
+    noise = StudentT(nu=4, scale=0.1)
+    e = noise.sample((2, 100_000), as_generator(0))
+    assert e.std().item() == pytest.approx(0.1 * math.sqrt(4 / (4 - 2)), rel=0.1)
+    grid = torch.linspace(-40, 40, 40_001, dtype=torch.float64)
+    assert torch.trapezoid(noise.log_prob(grid[:, None]).exp(), grid).item() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "much", None, torch.ones(2, 2), torch.zeros(3)])
+@pytest.mark.parametrize(("model", "name"), [(Gaussian, "sigma"), (Laplace, "scale")])
+def test_bad_scales_are_named(model, name, value):
+    with pytest.raises(InputError, match=f"^{name} .*$"):
+        model(value)
+
+
+def test_bad_batches_and_seeds_are_named():
+    with pytest.raises(InputError, match=r"^sigma holds 3 values for a batch of 2 images; .*$"):
+        Gaussian(torch.ones(3)).log_prob(torch.zeros(2, 5))
+    with pytest.raises(InputError, match=r"^seed is 'lucky'; .*$"):
+        as_generator("lucky")
+
+
+def test_attributes_and_repr():
+    assert Gaussian(0.02).sigma == 0.02
+    assert Laplace(torch.tensor(0.5)).scale == 0.5
+    assert repr(Gaussian(0.02)) == "Gaussian(sigma=0.02)"
+    assert repr(Laplace(torch.tensor([0.5, 0.25]))) == "Laplace(scale=[0.5, 0.25])"

@@ -1,0 +1,135 @@
+"""The report is well-formed, self-contained HTML that shows what it was given and nothing else."""
+
+import base64
+import io
+import os
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aipo.images import to_uint8
+from aipo.report import Picture, Section, write_report
+
+NASTY = """<script>alert("1")</script> & 'quoted' > </title> </table>"""
+VOID = {"img", "meta"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and insists that tags are closed in order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] != "style" and text.strip():
+            self.text.append(text.strip())
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def random_image(channels=3, seed=0):
+    return torch.rand(channels, 64, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def make(path, text="plain", command="aipo demo --seed 0"):
+    rows = [[Picture(text, random_image(), note=text), Picture("second", random_image(seed=1))]]
+    rows.append([Picture("mask", random_image(channels=1))])
+    sections = [
+        Section(text, text=f"{text}\n\nanother paragraph", rows=rows),
+        Section("numbers", table=(["image", text], [[text, 12.5], ["b", text]])),
+    ]
+    write_report(path, text, text, sections, {text: text, "seed": 0}, command)
+    html = path.read_text(encoding="utf-8")
+    return html, Page(html)
+
+
+def test_everything_given_is_shown(tmp_path):
+    _, page = make(tmp_path / "report.html")
+    for words in (
+        "plain",
+        "another paragraph",
+        "second",
+        "numbers",
+        "12.5",
+        "seed",
+        "0",
+        "aipo demo --seed 0",
+    ):
+        assert words in page.text
+
+
+def test_pictures_are_embedded_and_described(tmp_path):
+    _, page = make(tmp_path / "report.html")
+    images = page.all("img")
+    assert [image["alt"] for image in images] == ["plain", "second", "mask"]
+    for image, x in zip(images, (random_image(), random_image(seed=1), random_image(channels=1)), strict=True):
+        kind, data = image["src"].split(",", 1)
+        assert kind == "data:image/png;base64"
+        decoded = np.asarray(Image.open(io.BytesIO(base64.b64decode(data, validate=True))))
+        assert decoded.shape[:2] == (192, 192)
+        assert np.array_equal(decoded[1::3, 1::3].reshape(64, 64, -1), to_uint8(x).permute(1, 2, 0).numpy())
+
+
+def test_all_text_is_escaped(tmp_path):
+    html, page = make(tmp_path / "report.html", text=NASTY, command=NASTY)
+    assert page.all("script") == []
+    assert "<script" not in html
+    # title, heading, intro; section heading, text, caption, note; header, 2 cells; 2 of the settings; command
+    assert page.text.count(NASTY) == 13
+    assert page.all("img")[0]["alt"] == NASTY
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path):
+    html, page = make(tmp_path / "report.html", text="see https://example.org")
+    sources = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert len(sources) == 3
+    assert all(source.startswith("data:") for source in sources)
+    assert page.all("link") == page.all("script") == page.all("iframe") == []
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "default-src 'none'" in html
+
+
+def test_the_page_is_accessible(tmp_path):
+    _, page = make(tmp_path / "report.html")
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("main")) == 1
+    assert [cell["scope"] for cell in page.all("th")] == ["col", "col", "row", "row"]
+    names = [heading["id"] for heading in page.all("h2")]
+    assert len(set(names)) == len(names)
+    assert [section["aria-labelledby"] for section in page.all("section")] == names
+
+
+def test_an_empty_command_leaves_no_heading_behind(tmp_path):
+    _, page = make(tmp_path / "report.html", command="")
+    assert "Run it again" not in page.text
+
+
+def test_a_name_that_is_not_unicode_does_not_cost_the_report(tmp_path):
+    html, _ = make(tmp_path / "report.html", text=os.fsdecode(b"caf\xe9.png"))
+    assert "caf?.png" in html
+
+
+def test_a_failure_leaves_the_old_report(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="NaN"):
+        write_report(path, "t", "", [Section("s", rows=[[Picture("p", torch.full((3, 8, 8), torch.nan))]])], {})
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["report.html"]
