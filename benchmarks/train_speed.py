@@ -1,6 +1,6 @@
 """Images per second of training, plain eager float32 against `Trainer`'s fast mode, same model and batch, same run.
 
-    python benchmarks/train_speed.py [--seconds 15] [--batch 256] [--models realnvp glow tarflow] [--json FILE]
+python benchmarks/train_speed.py [--seconds 15] [--batch 256] [--models realnvp glow tarflow] [--json FILE]
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aipo.errors import InputError
-from aipo.flows import Flow, GaussianFlow, Glow, RealNVP, TarFlow
+from aipo.flows import Flow, GaussianFlow, Glow, MixtureFlow, RealNVP, TarFlow
 from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1, haar, haar_inverse
 from aipo.flows.realnvp import ResidualNet
 from aipo.prior import load_prior_files, save_prior_files
@@ -22,6 +22,7 @@ FLOWS = {
     "tarflow": lambda: TarFlow(SHAPE, patch=4, width=16, head=8, blocks=3, layers=2, groups=4),
     "tarflow, one group": lambda: TarFlow(SHAPE, patch=2, width=16, head=8, blocks=2, layers=1, groups=1),
     "gaussian": lambda: GaussianFlow(SHAPE),
+    "mixture": lambda: MixtureFlow(SHAPE, stds=(0.5, 0.5)),
 }
 
 

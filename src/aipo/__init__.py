@@ -1,6 +1,6 @@
 """AIPO: reconstruct images from corrupted measurements with exact normalizing-flow priors."""
 
-from aipo import flows, images, initial, metrics, operators, samples, solvers
+from aipo import flows, images, initial, metrics, operators, samples, solvers, zoo
 from aipo.errors import InputError
 from aipo.iterate import Result
 from aipo.noise import Gaussian, Laplace, Noise

@@ -6,12 +6,13 @@ A solver is a frozen dataclass of options with three methods and no memory of it
     step(problem, state) -> state      one gradient evaluation for every running image
     result(problem, state) -> result   what to hand back
 
-and an image is done when its status in the state says so. Because the state is plain tensors, `drive` can save, resume and inspect
-any solver, and an image that finishes or fails never disturbs the others.
+and an image is done when its status in the state says so. Because the state is plain tensors, any solve can be saved,
+resumed and inspected, and an image that finishes or fails never disturbs the others.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -218,13 +219,14 @@ def drive(
 
 def _save(path: Path, state: State, identity: dict[str, str]) -> None:
     tensors = {f.name: getattr(state, f.name).detach().cpu().clone() for f in fields(state)}
-    write_atomically(path, save(tensors, identity))
+    # One metadata entry: several would be written in random order, and equal states must give equal bytes.
+    write_atomically(path, save(tensors, {"identity": json.dumps(identity)}))
 
 
 def _load(path: Path, identity: dict[str, str], device: torch.device) -> dict[str, Tensor]:
     try:
         with safe_open(path, "pt") as file:
-            found = file.metadata() or {}
+            found = json.loads((file.metadata() or {}).get("identity", "{}"))
             tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 (no dict)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a readable checkpoint ({error}); delete it to start anew") from None

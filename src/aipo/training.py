@@ -124,26 +124,29 @@ class Trainer:
         # The whole set lives on the device: 60,000 faces are 0.7 GB, and a step never waits for the host.
         self.images = images.to(self.device)
         self.progress = Progress()
-        self.skipped = torch.zeros((), device=self.device)
+        self._skipped = torch.zeros((), device=self.device)
         self.generator = torch.Generator(self.device)
         self._initialise()
+        if fast and self.device.type == "cuda":
+            self._prepare_for_tensor_cores()
         self.ema = {k: v.detach().clone() for k, v in flow.named_parameters()}
-        cuda = self.device.type == "cuda" and fast
         self.optimiser = torch.optim.AdamW(self._parameter_groups(), lr=settings.lr, betas=(0.9, 0.95), fused=True)
         self.objective = Objective(flow, settings.bits)
-        if cuda:
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
-            torch.backends.cudnn.benchmark = True
-            self.flow.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if settings.half and cuda:
-            flow.set_compute_dtype(torch.bfloat16)
         if settings.compile:
             self._compile()
-        if settings.compile and cuda:
-            # A step is thousands of small kernels: replaying them as one graph takes the host out of the loop.
+        if fast and settings.compile and self.device.type == "cuda":
+            # A step is thousands of short kernels, and launching them one by one takes three times as long as
+            # running them. A captured graph replays them all at once.
             batch = self._batch(settings.batch // self.world)
             self.objective = torch.cuda.make_graphed_callables(self.objective, (batch,))
+
+    def _prepare_for_tensor_cores(self) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        self.flow.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.settings.half:
+            self.flow.set_compute_dtype(torch.bfloat16)
 
     def _initialise(self) -> None:
         count = min(len(self.images), 512)
@@ -205,15 +208,17 @@ class Trainer:
         if self.world > 1:
             self._average_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self.flow.parameters(), s.clip, foreach=True)
-        # The fused optimiser skips its update where found_inf is 1: the host never has to wait for the norm.
-        self.optimiser.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]
+        # The fused optimiser looks at found_inf on the device and skips the update itself: the host need not wait.
+        found_inf = norm.isfinite().logical_not().float()
+        self.optimiser.found_inf = found_inf  # type: ignore[attr-defined]
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.skipped += self.optimiser.found_inf  # type: ignore[attr-defined]
+        self._skipped += found_inf
         decay = min(s.ema, (1 + p.step) / (10 + p.step))
         current = [q.detach() for q in self.flow.parameters()]
         torch._foreach_lerp_(list(self.ema.values()), current, 1 - decay)
         p.step += 1
+        # A graph writes every loss to the same place: hand out a copy.
         return loss.detach().clone()
 
     def _average_gradients(self) -> None:
@@ -245,8 +250,8 @@ class Trainer:
             finished = self.fraction >= 1
             if losses and (finished or p.seconds - shown >= every):
                 self._synchronise()
-                p.skipped += int(self.skipped.item())
-                self.skipped.zero_()
+                p.skipped += int(self._skipped.item())
+                self._skipped.zero_()
                 row = {
                     "step": p.step,
                     "seconds": p.seconds,

@@ -22,9 +22,7 @@ class GaussianFlow(Flow):
 
     architecture = "gaussian"
 
-    def __init__(
-        self, image_shape: tuple[int, int, int], mean: Tensor | None = None, factor: Tensor | None = None
-    ):
+    def __init__(self, image_shape: tuple[int, int, int], mean: Tensor | None = None, factor: Tensor | None = None):
         super().__init__(image_shape)
         n = self.num_dims
         mean = torch.full(self.image_shape, 0.5) if mean is None else mean

@@ -8,7 +8,16 @@ from torch import Tensor, nn
 
 from aipo.flows.base import Net
 
-__all__ = ["ActNorm", "AffineCoupling", "GaussianSplit", "Invertible1x1", "Permute", "haar", "haar_inverse", "soft_clamp"]
+__all__ = [
+    "ActNorm",
+    "AffineCoupling",
+    "GaussianSplit",
+    "Invertible1x1",
+    "Permute",
+    "haar",
+    "haar_inverse",
+    "soft_clamp",
+]
 
 
 def soft_clamp(s: Tensor, limit: float) -> Tensor:

@@ -5,7 +5,7 @@ x*(Lambda) (Theorem 3.5). With
 
     mu      = 1 / (2 L sigma^2)
     delta_0 = min(delta, mu / sqrt(2 (L - mu) L) * delta)
-    N       = floor(2 Lambda C / delta_0) + 1                           rounds, at lam = Lambda/N, 2 Lambda/N, ..., Lambda
+    N       = floor(2 Lambda C / delta_0) + 1                           rounds, at lam = Lambda/N, 2 Lambda/N, ...
     K       = floor(2 log(2 delta / delta_0) / log(L / (L - mu))) + 1   steps in each round but the last
     K_last  = max(0, floor(2 log(2 delta / epsilon) / log(L / (L - mu))) + 1)
 """

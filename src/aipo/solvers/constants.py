@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.problem import MapProblem
 from aipo.solvers.fixed import FixedLambda
 
 __all__ = ["Constants", "estimate_constants", "extreme_curvatures"]
 
-# Radii tried for delta, each half of the one before.
-RADII = 20
+# Radii tried for delta, each half of the one before, and random points tried within each, around every point of the path.
+RADII, PROBES = 20, 16
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ def extreme_curvatures(
         for _ in range(iterations):
             Hv = problem.hessian_vector(x, lam, v)
             rayleigh = (v * Hv).flatten(1).sum(1)
-            v = _unit(Hv - shift.view(-1, 1, 1, 1) * v)
+            moved = Hv - per_image(shift, v) * v
+            # If all eigenvalues equal the shift nothing is left to iterate on, and any v is an eigenvector.
+            v = torch.where(per_image(_norm(moved) > 0, v), _unit(moved), v)
         return rayleigh
 
     far = power(torch.zeros_like(lam))
@@ -102,7 +105,7 @@ def estimate_constants(
     values = {k: problem.lam_tensor(v) for k, v in given.items() if v is not None}
     missing = given.keys() - values.keys()
     if not missing:
-        return Constants(**values, source=source)
+        return Constants(values["L"], values["sigma"], values["delta"], values["C"], source)
 
     lams = [lam_max * (i / points) for i in range(1, points + 1)]
     path = _sample_path(problem, lams, x0, steps)
@@ -126,9 +129,9 @@ def estimate_constants(
         quotients = [_norm(ends[i + 1] - ends[i]) / (lam_ends[i + 1] - lam_ends[i]) for i in range(points)]
         values["C"] = safety * torch.stack(quotients).amax(0)
     if "delta" in missing:
-        values["delta"] = _largest_radius(problem, path, lams, values["sigma"], seed)
-        evals += points * RADII
-    return Constants(**values, source=source, evals=evals)
+        values["delta"], probes = _largest_radius(problem, path, lams, values["sigma"], seed)
+        evals += probes
+    return Constants(values["L"], values["sigma"], values["delta"], values["C"], source, evals)
 
 
 def _sample_path(problem: MapProblem, lams: list[Tensor], x: Tensor, steps: int) -> list[Tensor]:
@@ -139,19 +142,24 @@ def _sample_path(problem: MapProblem, lams: list[Tensor], x: Tensor, steps: int)
     return path
 
 
-def _largest_radius(problem: MapProblem, path: list[Tensor], lams: list[Tensor], sigma: Tensor, seed: int) -> Tensor:
+def _largest_radius(
+    problem: MapProblem, path: list[Tensor], lams: list[Tensor], sigma: Tensor, seed: int
+) -> tuple[Tensor, int]:
+    """The radius (B,), and the evaluations it took: halve until PROBES random points within it satisfy Assumption 3.2."""
     generator = torch.Generator().manual_seed(seed)
-    radius = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape)))
+    radius, evals = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape))), 0
     for _ in range(RADII):
         holds = torch.ones_like(sigma, dtype=torch.bool)
-        for x, lam in zip(path, lams, strict=True):
+        for x, lam in zip(path * PROBES, lams * PROBES, strict=True):
             direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
-            gradient = problem.evaluate(x + radius.view(-1, 1, 1, 1) * direction).gradient(lam)
-            holds &= radius <= sigma * _norm(gradient)
+            distance = radius * torch.rand((), generator=generator).to(radius)
+            gradient = problem.evaluate(x + per_image(distance, x) * direction).gradient(lam)
+            holds &= distance <= sigma * _norm(gradient)
+        evals += len(path) * PROBES
         if holds.all():
             break
         radius = torch.where(holds, radius, radius / 2)
-    return radius
+    return radius, evals
 
 
 def _norm(v: Tensor) -> Tensor:
@@ -159,4 +167,4 @@ def _norm(v: Tensor) -> Tensor:
 
 
 def _unit(v: Tensor) -> Tensor:
-    return v / _norm(v).clamp(min=torch.finfo(v.dtype).tiny).view(-1, 1, 1, 1)
+    return v / per_image(_norm(v).clamp(min=torch.finfo(v.dtype).tiny), v)

@@ -1,0 +1,3 @@
+from aipo.cli import main
+
+main()
