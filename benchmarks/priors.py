@@ -2,8 +2,8 @@
 
     python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--json FILE]
 
-FOLDER holds `celeba64`, `fairface64` and `ood64` as described in docs/priors.md. For every task and lam the solve starts
-at G(0) and takes `evals` gradient evaluations of a cosine-decayed Adam.
+FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For every task and lam the solve starts at G(0) and
+takes `evals` gradient evaluations of a cosine-decayed Adam.
 """
 
 from __future__ import annotations

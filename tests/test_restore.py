@@ -157,7 +157,7 @@ def test_quiet_prints_nothing(tmp_path, prior, pictures):
 
 
 def test_a_failure_stays_with_its_picture(tmp_path):
-    """A prior whose density overflows for every picture but the black one."""
+    """A prior whose density overflows for every picture but mid-grey, which it maps to z = 0."""
     flow = RealNVP(SHAPE, couplings=[1], hidden=[4])
     with torch.no_grad():
         for name, parameter in flow.named_parameters():
@@ -165,22 +165,17 @@ def test_a_failure_stays_with_its_picture(tmp_path):
                 parameter.fill_(60.0)
     prior = tmp_path / "overflow.safetensors"
     save_prior(flow, prior)
-    black, cat = tmp_path / "black.png", tmp_path / "cat.png"
-    write_image(black, torch.zeros(SHAPE))
+    grey, cat = tmp_path / "grey.npy", tmp_path / "cat.png"
+    np.save(grey, np.full((64, 64, 3), 0.5))
     write_image(cat, aipo.samples.load("cat"))
     out = tmp_path / "out"
-    outcome = denoise(prior, out, cat, black)
+    outcome = denoise(prior, out, cat, grey)
     assert outcome.exit_code == 1
     assert outcome.stderr == f"aipo: {cat}: not restored, the solver stopped with: non finite\n"
-    assert sorted(path.name for path in out.iterdir()) == [
-        "black.json",
-        "black.restored.png",
-        "cat.json",
-        "report.html",
-    ]
+    assert sorted(path.name for path in out.iterdir()) == ["cat.json", "grey.json", "grey.restored.png", "report.html"]
     failed, done = json.loads(outcome.stdout)["pictures"]
     assert (failed["status"], failed["restored"], failed["loss"]) == ("non finite", None, None)
     assert done["status"] == "done"
     page = (out / "report.html").read_text()
-    assert 'alt="black.png: restored"' in page
+    assert 'alt="grey.npy: restored"' in page
     assert 'alt="cat.png: restored"' not in page

@@ -3,6 +3,7 @@
 import math
 from dataclasses import fields
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -222,13 +223,13 @@ class TestAmortized:
             lams = [r["lam"] for r in self.rounds(result, i)]
             assert lams[0] == 0
             assert lams[-1] == torch.tensor(self.LAMBDA).item()
-            assert all(a < b for a, b in zip(lams, lams[1:], strict=False))
+            assert all(a < b for a, b in pairwise(lams))
 
     def test_step_8_the_increment_of_lam(self, solved):
         solver, _, result = solved
         for i in range(3):
             rounds = self.rounds(result, i)
-            for now, then in zip(rounds, rounds[1:], strict=False):
+            for now, then in pairwise(rounds):
                 wanted = solver.r * abs(now["D"] / now["P"] + now["lam"])
                 assert now["lam"] + now["delta"] == pytest.approx(then["lam"], rel=1e-5)
                 low = min(wanted, self.LAMBDA - now["lam"])
@@ -259,7 +260,7 @@ class TestAmortized:
             last_change = change
 
     def test_step_12_K_grows_and_evaluations_add_up(self, solved):
-        solver, _, result = solved
+        _, _, result = solved
         for i in range(3):
             rounds = self.rounds(result, i)
             assert [r["K"] for r in rounds] == [math.floor(6 * 1.1**j) for j in range(len(rounds))]

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from linear_gaussian import INJECTIVE, OPERATORS, known_problem
 
 import aipo
 from aipo import initial
@@ -14,6 +13,7 @@ from aipo.flows.mixture import MixtureFlow
 from aipo.operators import Denoising
 from aipo.solvers import Certified, FixedLambda, estimate_constants
 from aipo.solvers.constants import extreme_curvatures
+from linear_gaussian import INJECTIVE, OPERATORS, known_problem
 
 LAM = 0.8
 

@@ -31,4 +31,5 @@ __all__ = [
     "prior_names",
     "samples",
     "solvers",
+    "zoo",
 ]

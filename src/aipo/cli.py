@@ -74,15 +74,21 @@ def main() -> None:
     app(prog_name="aipo")
 
 
-@app.callback()
-def top(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         from aipo import __version__
 
         print(f"aipo {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Options of `aipo` itself."""
 
 
 @app.command(epilog="Example: aipo demo --out aipo-demo")
@@ -249,7 +255,7 @@ def _print_card(card: dict[str, Any], indent: str = "") -> None:
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)  # seven columns must fit into 80 characters
     for i, title in enumerate(header):
         # Only the first column may be long: it can hold a file name.
         table.add_column(title, justify="right" if i > 1 else "left", overflow="fold", no_wrap=i > 0)

@@ -56,10 +56,10 @@ def _read_files(files: list[Path], size: int, limit: int | None) -> Tensor:
 
 def _read_picture(path: Path, size: int) -> Tensor:
     try:
-        with Image.open(path) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise InputError(f"{path}: {picture.width}x{picture.height} pixels is too large")
-            picture = picture.convert("RGB")
+        with Image.open(path) as file:
+            if file.width * file.height > MAX_PIXELS:
+                raise InputError(f"{path}: {file.width}x{file.height} pixels is too large")
+            picture = file.convert("RGB")
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise InputError(f"{path}: not a readable picture ({error})") from None
     width, height = picture.size

@@ -32,8 +32,8 @@ from aipo.zoo import load_prior
 
 __all__ = ["LAM", "REPORT", "SIGMA", "SOLVERS", "Job", "numbers", "prepare", "rounded", "run", "table"]
 
-# The prior's weight where the user gives none: what came closest to the truth on faces. Noise calls for less than 1,
-# because the flow's density is sharper than that of real pictures; a gap has nothing but the prior to fill it.
+# The prior's weight where the user gives none; more of it smooths more. Noise needs little, while a gap has nothing but
+# the prior to fill it.
 LAM = {"denoise": 0.5, "inpaint": 1.0, "sensing": 0.5}
 
 # Denoising has no default: a wrong sigma spoils the picture, and only the user can know it.
@@ -50,7 +50,8 @@ REPORT = "report.html"
 EXPLANATION = (
     "The loss L = D + lam P adds how badly a picture explains the measured one (D) and how unlikely it is under the "
     "prior (P), in nats. chi2 is the mean squared residual in units of sigma squared: about 1 if the restoration "
-    "explains the measurement as well as the true picture would, less if it still follows the noise."
+    "explains the measurement as well as the true picture would, less if it still follows the noise, more if it has "
+    "lost detail."
 )
 
 
@@ -238,7 +239,7 @@ def _write_report(job: Job, result: Result, records: list[dict[str, Any]], setti
     write_report(
         job.out / REPORT,
         "Restored pictures",
-        f"{len(records)} pictures, solved together in {records[0]['seconds']:.1f} s.",
+        f"Number of pictures: {len(records)}, solved together in {records[0]['seconds']:.1f} s.",
         [Section("Pictures", rows=rows), Section("Numbers", text=EXPLANATION, table=table(records))],
         {key: value for key, value in settings.items() if value is not None},
         job.command,

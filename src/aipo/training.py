@@ -131,14 +131,14 @@ class Trainer:
             self._prepare_for_tensor_cores()
         self.ema = {k: v.detach().clone() for k, v in flow.named_parameters()}
         self.optimiser = torch.optim.AdamW(self._parameter_groups(), lr=settings.lr, betas=(0.9, 0.95), fused=True)
-        self.objective = Objective(flow, settings.bits)
+        self.objective: Callable[[Tensor], Tensor] = Objective(flow, settings.bits)
         if settings.compile:
             self._compile()
         if fast and settings.compile and self.device.type == "cuda":
             # A step is thousands of short kernels, and launching them one by one takes three times as long as
             # running them. A captured graph replays them all at once.
             batch = self._batch(settings.batch // self.world)
-            self.objective = torch.cuda.make_graphed_callables(self.objective, (batch,))
+            self.objective = torch.cuda.make_graphed_callables(self.objective, (batch,))  # type: ignore[assignment]
 
     def _prepare_for_tensor_cores(self) -> None:
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -158,7 +158,8 @@ class Trainer:
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
         # Decay only shapes networks' matrices; scales, shifts and the LU factors are parts of the density itself.
-        decayed, free = [], []
+        decayed: list[Tensor] = []
+        free: list[Tensor] = []
         for name, p in self.flow.named_parameters():
             network = any(part in name for part in ("net.", "transformer.", "heads."))
             (decayed if p.ndim >= 2 and network else free).append(p)

@@ -49,7 +49,8 @@ class Flow(nn.Module):
         super().__init__()
         if len(image_shape) != 3 or min(image_shape) < 1:
             raise InputError(f"image_shape must be (channels, height, width), got {tuple(image_shape)}")
-        self.image_shape = tuple(image_shape)
+        channels, height, width = image_shape
+        self.image_shape = (channels, height, width)
 
     @property
     def num_dims(self) -> int:
@@ -69,11 +70,14 @@ class Flow(nn.Module):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Exact log-density of each image, in nats, for x on the [0, 1] scale: (B, C, H, W) -> (B,)."""
-        if x.shape[1:] != self.image_shape:
-            raise InputError(f"this prior takes images of shape {self.image_shape}, got {tuple(x.shape[1:])}")
+        self.check_shape(x)
         z, log_det = self(x)
         log_normal = -0.5 * z.square().sum(1) - 0.5 * self.num_dims * math.log(2 * math.pi)
         return log_normal + log_det
+
+    def check_shape(self, x: Tensor) -> None:
+        if x.shape[1:] != self.image_shape:
+            raise InputError(f"this prior takes images of shape {self.image_shape}, got {tuple(x.shape[1:])}")
 
     @torch.no_grad()
     def sample(self, num: int, temperature: float = 1.0, seed: int | torch.Generator = 0) -> Tensor:

@@ -62,6 +62,7 @@ class MixtureFlow(Flow):
         return z, (self._log_density(x) - log_normal).sum(1)
 
     def log_prob(self, x: Tensor) -> Tensor:
+        self.check_shape(x)
         # The same number as through z, which overflows in the tails.
         return self._log_density(x.flatten(1)).sum(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aipo.flows.base import Flow
@@ -11,7 +12,7 @@ from aipo.flows.tarflow import TarFlow
 
 __all__ = ["PRESETS", "make_flow"]
 
-PRESETS: dict[str, tuple[type[Flow], dict[str, Any]]] = {
+PRESETS: dict[str, tuple[Callable[..., Flow], dict[str, Any]]] = {
     # Most bits are spent on the finest level and most parameters on the coarse ones, where they cost little time.
     "realnvp": (RealNVP, {"couplings": [10, 8, 8, 4], "hidden": [64, 96, 128, 128]}),
     "realnvp-small": (RealNVP, {"couplings": [6, 6, 4, 4], "hidden": [32, 48, 40, 32]}),

@@ -32,7 +32,8 @@ class ResidualNet(Net):
 
     def compute(self, a: Tensor) -> Tensor:  # type: ignore[override]
         h = self.first(a)
-        for first, second in self.blocks:  # type: ignore[misc]
+        for block in self.blocks:
+            first, second = block.children()
             h = h + second(F.silu(first(F.silu(h))))
         return self.last(F.silu(h))
 

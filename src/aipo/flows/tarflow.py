@@ -216,8 +216,8 @@ class TarFlow(Flow):
     def decode(self, z: Tensor) -> Tensor:
         dims, rows, columns = self.grid
         h = z.view(len(z), rows * columns, dims)
-        for block in reversed(self.blocks):  # type: ignore[call-overload]
-            h = block.inverse(h)
+        for block in reversed(self.blocks):
+            h = block.inverse(h)  # type: ignore[operator]
         h = self.norm.inverse(h.transpose(1, 2).unflatten(2, (rows, columns)))
         for _ in range(self.squeezes):
             h = haar_inverse(h)

@@ -23,7 +23,7 @@ from aipo.solvers.fixed import FixedLambda
 
 __all__ = ["Constants", "estimate_constants", "extreme_curvatures"]
 
-# Radii tried for delta, each half of the one before, and random points tried within each, around every point of the path.
+# Radii tried for delta, each half of the one before, and random points within each around every point of the path.
 RADII, PROBES = 20, 16
 
 
@@ -145,7 +145,7 @@ def _sample_path(problem: MapProblem, lams: list[Tensor], x: Tensor, steps: int)
 def _largest_radius(
     problem: MapProblem, path: list[Tensor], lams: list[Tensor], sigma: Tensor, seed: int
 ) -> tuple[Tensor, int]:
-    """The radius (B,), and the evaluations it took: halve until PROBES random points within it satisfy Assumption 3.2."""
+    """The radius (B,), halved until PROBES random points within it satisfy Assumption 3.2, and what it cost."""
     generator = torch.Generator().manual_seed(seed)
     radius, evals = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape))), 0
     for _ in range(RADII):
