@@ -99,7 +99,7 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
     for name in ("astronaut.png", "cat.png"):
         assert f'alt="{name}: as measured"' in page
         assert f'alt="{name}: restored"' in page
-    assert f"aipo restore {pictures[0]} {pictures[1]} --task denoise --sigma 0.1 --lam 0.5" in page
+    assert f"aipo restore {pictures[0]} {pictures[1]} --task denoise --sigma 0.1 --lam {LAM['denoise']}" in page
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path, prior, pictures):

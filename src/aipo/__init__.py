@@ -1,13 +1,17 @@
 """AIPO: reconstruct images from corrupted measurements with exact normalizing-flow priors."""
 
-from aipo import flows, images, initial, metrics, operators, samples, solvers, zoo
-from aipo.errors import InputError
-from aipo.iterate import Result
-from aipo.noise import Gaussian, Laplace, Noise
-from aipo.prior import Prior
-from aipo.problem import MapProblem
-from aipo.solvers import Amortized, Certified, FixedLambda
-from aipo.zoo import load_prior, prior_names
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aipo import flows, images, initial, metrics, operators, samples, solvers, zoo
+    from aipo.errors import InputError
+    from aipo.iterate import Result
+    from aipo.noise import Gaussian, Laplace, Noise
+    from aipo.prior import Prior
+    from aipo.problem import MapProblem
+    from aipo.solvers import Amortized, Certified, FixedLambda
+    from aipo.zoo import load_prior, prior_names
 
 __version__ = "0.1.0"
 
@@ -33,3 +37,31 @@ __all__ = [
     "solvers",
     "zoo",
 ]
+
+# Names are looked up where they are defined, on first use: `aipo --help` need not wait for torch.
+_HOME = {
+    "InputError": "errors",
+    "Result": "iterate",
+    "Gaussian": "noise",
+    "Laplace": "noise",
+    "Noise": "noise",
+    "Prior": "prior",
+    "MapProblem": "problem",
+    "Amortized": "solvers",
+    "Certified": "solvers",
+    "FixedLambda": "solvers",
+    "load_prior": "zoo",
+    "prior_names": "zoo",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'aipo' has no attribute {name!r}")
+    if name in _HOME:
+        return getattr(import_module(f"aipo.{_HOME[name]}"), name)
+    return import_module(f"aipo.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -143,7 +143,7 @@ def restore(
     solver: Annotated[
         SolverName,
         typer.Option(
-            help="quick: about 200 gradient evaluations. paper: the published settings, about 2,300. "
+            help="quick: about 150 gradient evaluations. paper: the published settings, about 2,300. "
             "decayed: plain Adam at a fixed weight, 251."
         ),
     ] = SolverName.quick,
@@ -182,8 +182,8 @@ def priors(ctx: typer.Context, as_json: JsonOption = False) -> None:
     if as_json:
         _print_json(rows)
     elif rows:
-        header = ["name", "architecture", "parameters", "size", "image", "bits/dim", "licence"]
-        _print_table(header, [_prior_cells(row) for row in rows])
+        header = ["name", "model", "params", "size", "image", "bits/dim", "licence"]
+        _print_table(header, [_prior_cells(row) for row in rows], wide=6)
     else:
         print("No prior is embedded in this installation; train one, or give a file with --prior.")
 
@@ -231,13 +231,13 @@ def _prior_row(name: str, card: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prior_cells(row: dict[str, Any]) -> list[str]:
-    millions, bits = row["parameters"], row["bits_per_dim_val"]
+    parameters, bits = row["parameters"], row["bits_per_dim_val"]
     return [
         row["name"],
         row["architecture"],
-        "-" if millions is None else f"{millions / 1e6:.2f} M",
+        "-" if parameters is None else f"{parameters / 1e6:.2f} M",
         f"{row['bytes'] / 1e6:.1f} MB",
-        "x".join(map(str, row["image_shape"])),
+        "x".join(map(str, row["image_shape"][1:])),
         "-" if bits is None else f"{bits:.3f}",
         textwrap.shorten(row["licence"], 32, placeholder="..."),
     ]
@@ -254,11 +254,12 @@ def _print_card(card: dict[str, Any], indent: str = "") -> None:
             _print_line(f"{indent}{key}: {value}")
 
 
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)  # seven columns must fit into 80 characters
+def _print_table(header: list[str], rows: list[list[str]], wide: int = 0) -> None:
+    """Print seven columns into 80 characters; the one numbered `wide` is folded if it must be."""
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for i, title in enumerate(header):
-        # Only the first column may be long: it can hold a file name.
-        table.add_column(title, justify="right" if i > 1 else "left", overflow="fold", no_wrap=i > 0)
+        justify: JustifyMethod = "left" if i in (0, 1, wide) else "right"
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=i != wide)
     for row in rows:
         table.add_row(*(Text(_printable(cell)) for cell in row))  # Text: a file name is not markup
     Console().print(table)

@@ -78,8 +78,10 @@ class MaximumLikelihood(Solver[MLEState]):
     tol: float = 1e-6
     adam: Adam = Adam(beta2=0.95)
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> MLEState:
-        x0 = zero(problem) if x0 is None else x0
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        return zero(problem), 0
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> MLEState:
         x = problem.operator.project(x0, problem.y)
         return MLEState.start(
             x,

@@ -1,8 +1,9 @@
 """How any solver runs: an explicit per-image state, one driver, one kind of result.
 
-A solver is a frozen dataclass of options with three methods and no memory of its own:
+A solver is a frozen dataclass of options with four methods and no memory of its own:
 
-    init(problem, lam, x0) -> state    where to start
+    start(problem) -> x0, evaluations  where to begin if the user does not say
+    init(problem, lam, x0) -> state    the first state
     step(problem, state) -> state      one gradient evaluation for every running image
     result(problem, state) -> result   what to hand back
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -69,12 +71,12 @@ class State:
     status: Tensor
 
     @classmethod
-    def start(cls, x: Tensor, evals: Tensor | None = None, **extra: Tensor) -> Self:
-        """All images running at x; `evals` are the evaluations that finding x has cost."""
+    def start(cls, x: Tensor, evals: int = 0, **extra: Tensor) -> Self:
+        """All images running at x; `evals` is what the solver has spent to get ready."""
         nan = x.new_full((len(x),), torch.nan)
         zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         x = x.detach()
-        return cls(x, x, nan, nan, zero if evals is None else evals, zero, **extra)
+        return cls(x, x, nan, nan, zero + evals, zero, **extra)
 
     @property
     def running(self) -> Tensor:
@@ -135,7 +137,11 @@ class Solver(Generic[S]):
 
     state_type: ClassVar[type[State]]
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> S:
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        """The default x0, and the evaluations that finding it took."""
+        raise NotImplementedError
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> S:
         raise NotImplementedError
 
     def step(self, problem: MapProblem, state: S) -> S:
@@ -145,7 +151,7 @@ class Solver(Generic[S]):
         raise NotImplementedError
 
     def budget(self, state: S) -> int:
-        """About how many evaluations an image will need, for the progress bar."""
+        """About how many evaluations an image will need from here, for the progress bar."""
         raise NotImplementedError
 
     def solve(
@@ -176,7 +182,11 @@ class Solver(Generic[S]):
         if path and path.exists():
             state = self.state_type(**_load(path, identity, problem.y.device))  # type: ignore[assignment]
         else:
+            spent: Tensor | int = 0
+            if x0 is None:
+                x0, spent = self.start(problem, progress)
             state = self.init(problem, lam, x0)
+            state = replace(state, evals=state.evals + spent)
 
         def keep(state: S) -> None:
             if path:
@@ -202,7 +212,7 @@ def drive(
     keep_every: int,
 ) -> S:
     """Step until no image runs: shows progress, calls back, and keeps a checkpoint every so many steps."""
-    with _Bar(progress, solver.budget(state)) as bar:
+    with _Bar(progress, int(state.evals.max()), solver.budget(state)) as bar:
         iteration = 0
         while True:
             if iteration % CHECK_EVERY == 0:
@@ -239,7 +249,7 @@ def _load(path: Path, identity: dict[str, str], device: torch.device) -> dict[st
 class _Bar:
     """A rich progress bar over gradient evaluations, or nothing."""
 
-    def __init__(self, show: bool, total: int):
+    def __init__(self, show: bool, spent: int, budget: int):
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -249,8 +259,9 @@ class _Bar:
             TimeRemainingColumn(),
             disable=not show,
             transient=True,
+            console=Console(stderr=True),
         )
-        self.task = self.bar.add_task("solving", total=total)
+        self.task = self.bar.add_task("starting", completed=spent, total=spent + budget)
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -260,7 +271,7 @@ class _Bar:
         self.bar.stop()
 
     def update(self, state: State) -> None:
-        if not self.bar.disable:
+        if not self.bar.disable and not state.D.isnan().all():
             losses = state.D.nanmean().item(), state.P.nanmean().item()
             text = f"{int(state.running.sum())} running  D {losses[0]:.0f}  P {losses[1]:.0f}"
             self.bar.update(self.task, completed=int(state.evals.max()), description=text)

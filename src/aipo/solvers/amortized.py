@@ -94,7 +94,13 @@ class Amortized(Solver[AmortizedState]):
     def quick(cls) -> Amortized:
         """A tenth of the paper's evaluations, and a lower loss: short rounds, then a longer, decayed one at Lambda."""
         return cls(
-            alpha=0.03, K=8, delta_min_share=1 / 6, mle_iterations=60, last_K=120, moments="keep", adam=Adam(beta2=0.95)
+            K=6,
+            K_growth=1.2,
+            delta_min_share=1 / 4,
+            mle_iterations=20,
+            last_K=110,
+            moments="keep",
+            adam=Adam(beta2=0.95),
         )
 
     def __post_init__(self) -> None:
@@ -112,28 +118,27 @@ class Amortized(Solver[AmortizedState]):
             if value not in allowed:
                 raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value}")
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> AmortizedState:
-        x, evals = x0, None
-        if x is None:
-            start = initial.mle(problem, self.mle_iterations)
-            x, evals = start.x, start.evals
-        problem.operator.check_image(x)
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        mle = initial.mle(problem, self.mle_iterations, progress)
+        return mle.x, mle.evals
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> AmortizedState:
+        problem.operator.check_image(x0)
         lam_max = problem.lam_tensor(lam)
-        zeros, count = torch.zeros_like(lam_max), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        zeros, count = torch.zeros_like(lam_max), torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
         return AmortizedState.start(
-            x,
-            evals,
+            x0,
             lam=zeros,
             lam_max=lam_max,
-            m=torch.zeros_like(x),
-            v=torch.zeros_like(x),
+            m=torch.zeros_like(x0),
+            v=torch.zeros_like(x0),
             t=count,
             k=count,
             round=count,
             L_start=torch.full_like(lam_max, torch.nan),
             delta_min=self.delta_min_share * lam_max,
             change=torch.full_like(lam_max, torch.nan),
-            trajectory=x.new_full((len(x), self.max_rounds, len(COLUMNS)), torch.nan),
+            trajectory=x0.new_full((len(x0), self.max_rounds, len(COLUMNS)), torch.nan),
         )
 
     def step(self, problem: MapProblem, state: AmortizedState) -> AmortizedState:

@@ -91,19 +91,19 @@ class Certified(Solver[CertifiedState]):
         if not self.epsilon > 0:
             raise InputError(f"epsilon must be > 0, got {self.epsilon}")
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> CertifiedState:
-        lam_max = problem.lam_tensor(lam)
-        evals = torch.zeros(problem.batch, dtype=torch.int64, device=lam_max.device)
-        if x0 is None:
-            start = initial.mle(problem)
-            x0, evals = start.x, start.evals
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        mle = initial.mle(problem, progress=progress)
+        return mle.x, mle.evals
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> CertifiedState:
         problem.operator.check_image(x0)
+        lam_max = problem.lam_tensor(lam)
         constants = estimate_constants(problem, lam_max, x0, L=self.L, sigma=self.sigma, delta=self.delta, C=self.C)
         plan = Plan.make(constants, lam_max, self.epsilon)
         zero = torch.zeros_like(plan.N)
         return CertifiedState.start(
             x0,
-            evals + constants.evals,
+            constants.evals,
             lam_max=lam_max,
             L=constants.L,
             sigma=constants.sigma,

@@ -58,15 +58,17 @@ class FixedLambda(Solver[FixedState]):
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"schedule must be constant or cosine, got {self.schedule}")
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor | None = None) -> FixedState:
-        x = initial.zero(problem) if x0 is None else x0
-        problem.operator.check_image(x)
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        return initial.zero(problem), 0
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> FixedState:
+        problem.operator.check_image(x0)
         return FixedState.start(
-            x,
+            x0,
             lam=problem.lam_tensor(lam),
-            m=torch.zeros_like(x),
-            v=torch.zeros_like(x),
-            t=torch.zeros(len(x), dtype=torch.int64, device=x.device),
+            m=torch.zeros_like(x0),
+            v=torch.zeros_like(x0),
+            t=torch.zeros(len(x0), dtype=torch.int64, device=x0.device),
         )
 
     def step(self, problem: MapProblem, state: FixedState) -> FixedState:

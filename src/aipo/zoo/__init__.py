@@ -28,4 +28,5 @@ def load_prior(name: str | Path) -> Prior:
     path = Path(name)
     if path.suffix or path.exists():
         return load_prior_files(path)
-    raise InputError(f"unknown prior {name}; embedded are {', '.join(prior_names())}, or give a .safetensors file")
+    known = ", ".join(prior_names()) or "none"
+    raise InputError(f"unknown prior {name}; give a .safetensors file, or the name of an embedded one: {known}")
