@@ -1,0 +1,67 @@
+"""Loss and evaluations of the solvers on pictures that ship with the package, as a Markdown table.
+
+    python benchmarks/solvers.py [--prior NAME] [--json FILE]
+
+Two pictures (the astronaut, and a face drawn from the prior), three tasks, each at the command line's default lam.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+import aipo
+from aipo.cli import DEFAULT_PRIOR
+from aipo.demo import TASKS
+from aipo.metrics import psnr
+from aipo.restore import LAM
+
+SOLVERS = {
+    "Algorithm 2, the paper's settings": aipo.Amortized(),
+    "Algorithm 2, Adam's moments kept": aipo.Amortized(moments="keep"),
+    "Amortized.quick()": aipo.Amortized.quick(),
+    "Adam, constant step, 500 steps from G(0)": aipo.FixedLambda(500),
+    "FixedLambda.decayed(), 250 steps from G(0)": aipo.FixedLambda.decayed(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prior", default=DEFAULT_PRIOR)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    prior = aipo.load_prior(args.prior)
+    x = torch.stack([aipo.samples.load("astronaut"), prior.sample(1, 0.7, seed=0)[0].clamp(0, 1)])
+    rows = []
+    print("| task | lam | solver | mean loss | evaluations | PSNR |\n|---|---|---|---|---|---|")
+    for task in TASKS:
+        operator, noise = task.operator(torch.Generator().manual_seed(0)), aipo.Gaussian(task.sigma)
+        problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1))
+        for name, solver in SOLVERS.items():
+            start = time.monotonic()
+            result = solver.solve(problem, LAM[task.name])
+            row = {
+                "task": task.name,
+                "lam": LAM[task.name],
+                "solver": name,
+                "loss": result.loss.mean().item(),
+                "evaluations": result.evals.double().mean().item(),
+                "psnr": psnr(result.x.clamp(0, 1), x).mean().item(),
+                "seconds": time.monotonic() - start,
+            }
+            rows.append(row)
+            print(
+                "| {task} | {lam} | {solver} | {loss:.0f} | {evaluations:.0f} | {psnr:.2f} |".format(**row), flush=True
+            )
+    if args.json:
+        about = {"torch": torch.__version__, "machine": platform.machine(), "prior": prior.card["sha256"]}
+        args.json.write_text(json.dumps({**about, "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
