@@ -47,7 +47,7 @@ def test_theorem_algorithm_1_is_within_epsilon(name, epsilon):
 
 @pytest.mark.parametrize("name", ["inpainting", "superresolution"])
 def test_algorithm_1_on_an_underdetermined_operator(name):
-    """At lam = 0 Assumption 3.2 fails here (a null space has no curvature), so one round at Lambda must do."""
+    """At lam = 0 Assumption 3.3 fails here (a null space has no curvature), so one round at Lambda must do."""
     known = known_problem(name)
     eigenvalues = torch.linalg.eigvalsh(known.hessian(LAM))
     result = Certified(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from aipo.adam import Adam
+from aipo.adam import Adam, AdamState
 from aipo.batch import max_change, per_image
 from aipo.iterate import Result, Solver, State, Status, make_result
 from aipo.operators import Denoising
@@ -48,14 +48,7 @@ def _evaluated(problem: MapProblem, state: State) -> Result:
 
 
 @dataclass(frozen=True)
-class MLEState(State):
-    m: Tensor
-    v: Tensor
-    t: Tensor
-
-
-@dataclass(frozen=True)
-class MaximumLikelihood(Solver[MLEState]):
+class MaximumLikelihood(Solver[AdamState]):
     """Projected gradient for Eq. 4: maximise p_G(x) subject to f(x) = y (appendix A of the paper).
 
     The gradient is first projected on the directions that keep f(x) = y. Adam rescales every pixel, and a rescaled
@@ -70,7 +63,7 @@ class MaximumLikelihood(Solver[MLEState]):
     The search starts at x0, by default G(0); lam plays no role, as x*(0) is the limit of lam -> 0.
     """
 
-    state_type: ClassVar = MLEState
+    state_type: ClassVar = AdamState
 
     iterations: int = 500
     alpha: float = 0.03
@@ -81,39 +74,27 @@ class MaximumLikelihood(Solver[MLEState]):
     def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
         return zero(problem), 0
 
-    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> MLEState:
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> AdamState:
         x = problem.operator.project(x0, problem.y)
-        return MLEState.start(
-            x,
-            m=torch.zeros_like(x),
-            v=torch.zeros_like(x),
-            t=torch.zeros(len(x), dtype=torch.int64, device=x.device),
-        )
+        return AdamState.fresh(x)
 
-    def step(self, problem: MapProblem, state: MLEState) -> MLEState:
+    def step(self, problem: MapProblem, state: AdamState) -> AdamState:
         state, evaluation = state.observe(problem)
         running = state.running
         gradient = problem.operator.tangent(state.x, evaluation.grad_P)
         fraction = (state.t.to(state.x.dtype) / self.iterations).clamp(max=1)
         alpha = self.alpha * 0.5 * (1 + torch.cos(math.pi * fraction))
-        step, m, v, t = self.adam.update(gradient, state.m, state.v, state.t, alpha)
-        x = problem.operator.project(state.x - step, problem.y, max_iter=self.sweeps)
+        moved = self.adam.descend(state, gradient, alpha)
+        x = problem.operator.project(moved.x, problem.y, max_iter=self.sweeps)
+        x = torch.where(per_image(running, x), x, state.x)
         still = max_change(state.x, x) <= self.tol
-        moved = per_image(running, x)
-        state = replace(
-            state,
-            x=torch.where(moved, x, state.x),
-            m=torch.where(moved, m, state.m),
-            v=torch.where(moved, v, state.v),
-            t=torch.where(running, t, state.t),
-        )
-        return state.stop(still | (state.t >= self.iterations), Status.DONE)
+        return replace(moved, x=x).stop(still | (moved.t >= self.iterations), Status.DONE)
 
-    def result(self, problem: MapProblem, state: MLEState) -> Result:
+    def result(self, problem: MapProblem, state: AdamState) -> Result:
         # Feasibility is what defines this point, so it is restored to full accuracy, then evaluated once more.
         x = problem.operator.project(state.x, problem.y)
         x = torch.where(per_image(state.status == Status.NON_FINITE, x), state.x_seen, x)
         return _evaluated(problem, replace(state, x_seen=x))
 
-    def budget(self, state: MLEState) -> int:
+    def budget(self, state: AdamState) -> int:
         return self.iterations

@@ -18,7 +18,7 @@ __all__ = ["MapProblem"]
 
 
 class MapProblem:
-    """Measurements y = f(x) + e of a batch of images, with a flow prior (Eq. 2 of the paper).
+    """Measurements y = f(x) + e of a batch of images, with a flow prior (Eq. 3 of the paper).
 
     D(x) = -log p_e(y - f(x)) and P(x) = -log p_G(x) + offset, both in nats, summed over dimensions, with all constants.
 

@@ -19,7 +19,7 @@ __all__ = ["RealNVP"]
 class ResidualNet(Net):
     """3x3 convolution in, pre-activation residual blocks of two 3x3 convolutions, zero-initialised 3x3 out.
 
-    SiLU rather than ReLU: the MAP loss must be smooth for gradient methods (Assumption 3.1 of the paper).
+    SiLU rather than ReLU: the MAP loss must be smooth for gradient methods (Assumption 3.2 of the paper).
     """
 
     def __init__(self, inputs: int, outputs: int, hidden: int, blocks: int):

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from aipo import initial
-from aipo.adam import Adam
+from aipo.adam import Adam, AdamState
 from aipo.batch import per_image
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, State, Status, make_result
+from aipo.iterate import Result, Solver, Status, make_result
 from aipo.problem import MapProblem
 
 __all__ = ["Amortized"]
@@ -32,14 +32,11 @@ COLUMNS = ("lam", "delta", "K", "D", "P", "L")
 
 
 @dataclass(frozen=True)
-class AmortizedState(State):
+class AmortizedState(AdamState):
     """One row per image. `change` is NaN until a round has ended (the paper's NULL)."""
 
     lam: Tensor
     lam_max: Tensor
-    m: Tensor
-    v: Tensor
-    t: Tensor
     k: Tensor
     round: Tensor
     L_start: Tensor
@@ -126,13 +123,10 @@ class Amortized(Solver[AmortizedState]):
         problem.operator.check_image(x0)
         lam_max = problem.lam_tensor(lam)
         zeros, count = torch.zeros_like(lam_max), torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
-        return AmortizedState.start(
+        return AmortizedState.fresh(
             x0,
             lam=zeros,
             lam_max=lam_max,
-            m=torch.zeros_like(x0),
-            v=torch.zeros_like(x0),
-            t=count,
             k=count,
             round=count,
             L_start=torch.full_like(lam_max, torch.nan),
@@ -214,20 +208,11 @@ class Amortized(Solver[AmortizedState]):
         if self.last_K is not None:
             cosine = 0.5 * (1 + torch.cos(math.pi * state.k.to(alpha.dtype) / self.last_K))
             alpha = torch.where(state.lam >= state.lam_max, alpha * cosine, alpha)
+        k = state.k + state.running
         if self.direction == "adam":
-            step, m, v, t = self.adam.update(gradient, state.m, state.v, state.t, alpha)
-        else:
-            step, m, v, t = per_image(alpha, gradient) * gradient, state.m, state.v, state.t
-        running = state.running
-        moving = per_image(running, step)
-        return replace(
-            state,
-            x=torch.where(moving, state.x - step, state.x),
-            m=torch.where(moving, m, state.m),
-            v=torch.where(moving, v, state.v),
-            t=torch.where(running, t, state.t),
-            k=state.k + running,
-        )
+            return replace(self.adam.descend(state, gradient, alpha), k=k)
+        x = state.x - per_image(alpha * state.running, gradient) * gradient
+        return replace(state, x=x, k=k)
 
     def result(self, problem: MapProblem, state: AmortizedState) -> Result:
         """`trajectory` has one (B, rounds) tensor per column: lam, delta, K, D, P, L; NaN after an image's last."""

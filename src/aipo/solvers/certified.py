@@ -1,7 +1,7 @@
 """AIPO with its guarantee (Algorithm 1): gradient descent with step 1/L along an even grid of lam.
 
-Under Assumptions 3.1 to 3.3 with constants L, sigma, delta, C, the result is within epsilon of the global minimiser
-x*(Lambda) (Theorem 3.5). With
+Under Assumptions 3.2 to 3.4 with constants L, sigma, delta, C, the result is within epsilon of the global minimiser
+x*(Lambda) (Theorem 3.6). With
 
     mu      = 1 / (2 L sigma^2)
     delta_0 = min(delta, mu / sqrt(2 (L - mu) L) * delta)

@@ -1,9 +1,9 @@
 """The constants in the theorem's assumptions (Section 3.3 of the paper), given or estimated for a problem.
 
-    L      Assumption 3.1: the gradient of L(.; lam) is L-Lipschitz, for all lam in [0, Lambda]
-    sigma  Assumption 3.2: |x - x*(lam)| <= sigma |gradient at x| within distance delta of x*(lam)
+    L      Assumption 3.2: the gradient of L(.; lam) is L-Lipschitz, for all lam in [0, Lambda]
+    sigma  Assumption 3.3: |x - x*(lam)| <= sigma |gradient at x| within distance delta of x*(lam)
     delta
-    C      Assumption 3.3: |x*(lam1) - x*(lam2)| <= C |lam1 - lam2|
+    C      Assumption 3.4: |x*(lam1) - x*(lam2)| <= C |lam1 - lam2|
 
 Estimates look at a finite number of points: they are evidence, not proof, and `Constants.source` says which is which.
 """
@@ -47,7 +47,7 @@ class Constants:
             if not (value.isfinite() & (value >= 0)).all() or (name != "C" and (value == 0).any()):
                 raise InputError(f"the constant {name} must be positive and finite, got {value.tolist()}")
         if (self.sigma * self.L < 1 - 1e-6).any():
-            # x* has zero gradient, so |gradient at x| <= L |x - x*|: a smaller sigma contradicts Assumption 3.1.
+            # x* has zero gradient, so |gradient at x| <= L |x - x*|: a smaller sigma contradicts Assumption 3.2.
             raise InputError(f"sigma must be at least 1/L, got sigma*L = {(self.sigma * self.L).tolist()}")
 
 
@@ -98,7 +98,7 @@ def estimate_constants(
         L      is the largest curvature (power iteration on Hessian-vector products, `iterations` each),
         sigma  is 1 / the smallest curvature,
         C      is the largest difference quotient of x*(lam),
-        delta  is the largest radius, of those tried, within which random points satisfy Assumption 3.2.
+        delta  is the largest radius, of those tried, within which random points satisfy Assumption 3.3.
     """
     given = {"L": L, "sigma": sigma, "delta": delta, "C": C}
     source = {name: "estimated" if value is None else "given" for name, value in given.items()}
@@ -120,7 +120,7 @@ def estimate_constants(
         if "sigma" in missing and (smallest <= 0).any():
             raise InputError(
                 f"the curvature turns negative along the path (smallest eigenvalue {smallest.min():.3g}): "
-                "Assumption 3.2 fails and nothing can be certified here"
+                "Assumption 3.3 fails and nothing can be certified here"
             )
         values.setdefault("L", safety * torch.stack(high).amax(0))
         values.setdefault("sigma", torch.maximum(safety / smallest, 1 / values["L"]))
@@ -145,7 +145,7 @@ def _sample_path(problem: MapProblem, lams: list[Tensor], x: Tensor, steps: int)
 def _largest_radius(
     problem: MapProblem, path: list[Tensor], lams: list[Tensor], sigma: Tensor, seed: int
 ) -> tuple[Tensor, int]:
-    """The radius (B,), halved until PROBES random points within it satisfy Assumption 3.2, and what it cost."""
+    """The radius (B,), halved until PROBES random points within it satisfy Assumption 3.3, and what it cost."""
     generator = torch.Generator().manual_seed(seed)
     radius, evals = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape))), 0
     for _ in range(RADII):

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from aipo import initial
-from aipo.adam import Adam
-from aipo.batch import per_image
+from aipo.adam import Adam, AdamState
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, State, Status, make_result
+from aipo.iterate import Result, Solver, Status, make_result
 from aipo.problem import MapProblem
 
 __all__ = ["FixedLambda"]
 
 
 @dataclass(frozen=True)
-class FixedState(State):
+class FixedState(AdamState):
     lam: Tensor
-    m: Tensor
-    v: Tensor
-    t: Tensor
 
 
 @dataclass(frozen=True)
@@ -63,30 +59,15 @@ class FixedLambda(Solver[FixedState]):
 
     def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> FixedState:
         problem.operator.check_image(x0)
-        return FixedState.start(
-            x0,
-            lam=problem.lam_tensor(lam),
-            m=torch.zeros_like(x0),
-            v=torch.zeros_like(x0),
-            t=torch.zeros(len(x0), dtype=torch.int64, device=x0.device),
-        )
+        return FixedState.fresh(x0, lam=problem.lam_tensor(lam))
 
     def step(self, problem: MapProblem, state: FixedState) -> FixedState:
         state, evaluation = state.observe(problem)
         state = state.stop(state.t >= self.steps, Status.DONE)
-        running = state.running
         alpha = state.lam.new_full(state.lam.shape, self.alpha)
         if self.schedule == "cosine":
             alpha = alpha * 0.5 * (1 + torch.cos(math.pi * state.t.to(alpha.dtype) / self.steps))
-        step, m, v, t = self.adam.update(evaluation.gradient(state.lam), state.m, state.v, state.t, alpha)
-        moving = per_image(running, step)
-        return replace(
-            state,
-            x=torch.where(moving, state.x - step, state.x),
-            m=torch.where(moving, m, state.m),
-            v=torch.where(moving, v, state.v),
-            t=torch.where(running, t, state.t),
-        )
+        return self.adam.descend(state, evaluation.gradient(state.lam), alpha)
 
     def result(self, problem: MapProblem, state: FixedState) -> Result:
         return make_result(state, state.lam)
