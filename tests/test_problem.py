@@ -51,8 +51,9 @@ def test_masked_entries_pay_the_constant_and_nothing_else(flow, x):
     expected = N / 2 * math.log(2 * math.pi * 0.02**2) + residual.square().flatten(1).sum(1) / (2 * 0.02**2)
     torch.testing.assert_close(problem.D(x), expected)
     # What a user leaves in the missing pixels of y must not matter.
-    dirty = torch.where(observed, problem.y, torch.full_like(x, 0.7))
-    torch.testing.assert_close(aipo.MapProblem(flow, operator, problem.noise, dirty).D(x), expected)
+    for filler in (0.7, math.nan):
+        dirty = torch.where(observed, problem.y, torch.full_like(x, filler))
+        torch.testing.assert_close(aipo.MapProblem(flow, operator, problem.noise, dirty).D(x), expected)
 
 
 def test_P_is_the_likelihood_of_five_bit_data(flow, x):

@@ -38,13 +38,14 @@ class MapProblem:
             raise InputError(
                 f"the operator works on images {operator.image_shape}, the prior on {self.prior.image_shape}"
             )
+        # What is not observed must not count: the residual there is 0 for every image.
+        y = operator.restrict(y)
         if not y.isfinite().all():
             raise InputError("the measurements contain NaN or infinity; remove them or mask them")
         weights = next(self.prior.flow.parameters())
         if (weights.dtype, weights.device) != (y.dtype, y.device):
             raise InputError(f"the prior is {weights.dtype} on {weights.device}, y is {y.dtype} on {y.device}")
-        # What is not observed must not count: the residual there is 0 for every image.
-        self.y = operator.restrict(y)
+        self.y = y
 
     @property
     def batch(self) -> int:

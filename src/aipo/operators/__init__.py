@@ -1,16 +1,16 @@
 """Forward operators f of y = f(x) + e. Names follow deepinv: `A`, `A_adjoint`, `A_dagger`."""
 
-from .base import Operator
-from .blur import Blur
-from .compressed_sensing import CompressedSensing
-from .denoising import Denoising
-from .fourier_subsampling import FourierSubsampling
-from .grayscale import Grayscale
-from .inpainting import Inpainting
-from .linear import LinearOperator
-from .nonlinear import NonlinearOperator
-from .saturation import Saturation
-from .super_resolution import SuperResolution
+from aipo.operators.base import Operator
+from aipo.operators.blur import Blur
+from aipo.operators.compressed_sensing import CompressedSensing
+from aipo.operators.denoising import Denoising
+from aipo.operators.fourier_subsampling import FourierSubsampling
+from aipo.operators.grayscale import Grayscale
+from aipo.operators.inpainting import Inpainting
+from aipo.operators.linear import LinearOperator
+from aipo.operators.nonlinear import NonlinearOperator
+from aipo.operators.saturation import Saturation
+from aipo.operators.super_resolution import SuperResolution
 
 __all__ = [
     "Blur",

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from aipo.errors import InputError
-
-from .base import checked_image_shape
-from .constant import Constant
-from .linear import LinearOperator
-from .precision import at_least_float32
+from aipo.operators.base import checked_image_shape
+from aipo.operators.constant import Constant
+from aipo.operators.linear import LinearOperator
+from aipo.operators.precision import at_least_float32
 
 __all__ = ["Blur"]
 

@@ -8,11 +8,10 @@ from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import as_generator
-
-from .base import checked_image_shape
-from .constant import Constant
-from .linear import LinearOperator
-from .precision import at_least_float32
+from aipo.operators.base import checked_image_shape
+from aipo.operators.constant import Constant
+from aipo.operators.linear import LinearOperator
+from aipo.operators.precision import at_least_float32
 
 __all__ = ["CompressedSensing"]
 

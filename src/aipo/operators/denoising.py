@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .linear import LinearOperator
+from aipo.operators.linear import LinearOperator
 
 __all__ = ["Denoising"]
 

@@ -8,11 +8,10 @@ from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import as_generator
-
-from .base import checked_image_shape
-from .constant import Constant
-from .linear import LinearOperator
-from .precision import at_least_float32
+from aipo.operators.base import checked_image_shape
+from aipo.operators.constant import Constant
+from aipo.operators.linear import LinearOperator
+from aipo.operators.precision import at_least_float32
 
 __all__ = ["FourierSubsampling"]
 
@@ -84,7 +83,8 @@ class FourierSubsampling(LinearOperator):
         return self._mask.value
 
     def restrict(self, y: Tensor) -> Tensor:
-        return self._mask.like(y) * y
+        # Not a product: what was not measured may well be marked with NaN.
+        return torch.where(self._mask.like(y) > 0, y, 0)
 
     def A(self, x: Tensor) -> Tensor:
         self.check_image(x)

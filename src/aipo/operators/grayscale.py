@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from aipo.errors import InputError
-
-from .base import checked_image_shape
-from .constant import Constant
-from .linear import LinearOperator
+from aipo.operators.base import checked_image_shape
+from aipo.operators.constant import Constant
+from aipo.operators.linear import LinearOperator
 
 __all__ = ["Grayscale"]
 

@@ -7,10 +7,9 @@ from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import as_generator
-
-from .base import checked_image_shape
-from .constant import Constant
-from .linear import LinearOperator
+from aipo.operators.base import checked_image_shape
+from aipo.operators.constant import Constant
+from aipo.operators.linear import LinearOperator
 
 __all__ = ["Inpainting"]
 
@@ -64,7 +63,8 @@ class Inpainting(LinearOperator):
         return self._mask.value
 
     def restrict(self, y: Tensor) -> Tensor:
-        return self._mask.like(y) * y
+        # Not a product: what was not measured may well be marked with NaN.
+        return torch.where(self._mask.like(y) > 0, y, 0)
 
     def A(self, x: Tensor) -> Tensor:
         self.check_image(x)

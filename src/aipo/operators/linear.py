@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from aipo.batch import CHECK_EVERY, max_change, per_image
-
-from .base import Operator
-from .conjugate_gradient import conjugate_gradient
+from aipo.operators.base import Operator
+from aipo.operators.conjugate_gradient import conjugate_gradient
 
 __all__ = ["LinearOperator"]
 

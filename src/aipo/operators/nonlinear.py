@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from aipo.batch import max_change, per_image
-
-from .base import Operator
-from .conjugate_gradient import conjugate_gradient
+from aipo.operators.base import Operator
+from aipo.operators.conjugate_gradient import conjugate_gradient
 
 __all__ = ["NonlinearOperator"]
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from aipo.errors import InputError
-
-from .nonlinear import NonlinearOperator
+from aipo.operators.nonlinear import NonlinearOperator
 
 __all__ = ["Saturation"]
 

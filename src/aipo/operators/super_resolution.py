@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from aipo.errors import InputError
-
-from .base import checked_image_shape
-from .linear import LinearOperator
+from aipo.operators.base import checked_image_shape
+from aipo.operators.linear import LinearOperator
 
 __all__ = ["SuperResolution"]
 
