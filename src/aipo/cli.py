@@ -5,8 +5,6 @@ Whatever needs torch is imported inside the commands, so that help and usage err
 
 from __future__ import annotations
 
-import json
-import sys
 import textwrap
 import time
 from enum import StrEnum
@@ -14,13 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 
 from aipo.errors import InputError
+from aipo.terminal import TrainingBar, complain, print_card, print_json, print_line, print_table
 
 __all__ = ["app", "main"]
 
@@ -38,6 +33,13 @@ class SolverName(StrEnum):
     decayed = "decayed"
 
 
+class Model(StrEnum):
+    realnvp_small = "realnvp-small"
+    realnvp = "realnvp"
+    glow = "glow"
+    tarflow = "tarflow"
+
+
 class _Group(TyperGroup):
     """Turns bad input and Ctrl-C into one line; every other exception is a bug and keeps its traceback."""
 
@@ -45,10 +47,10 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            _complain(str(error))
+            complain(str(error))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            _complain("interrupted; every file that was written is complete")
+            complain("interrupted; every file that was written is complete")
             raise typer.Exit(130) from None
 
 
@@ -112,10 +114,10 @@ def demo(
     records = run_demo(load_prior(prior), prior, out, seed, progress=not (as_json or quiet))
     report = out / "report.html"
     if as_json:
-        _print_json({"report": str(report), "results": records})
+        print_json({"report": str(report), "results": records})
     elif not quiet:
-        _print_table(*table(records))
-        _print_line(f"Done in {time.perf_counter() - start:.1f} s. Open {report}")
+        print_table(*table(records))
+        print_line(f"Done in {time.perf_counter() - start:.1f} s. Open {report}")
     _exit_if_failed([(f"{record['task']} {record['image']}", record["status"]) for record in records])
 
 
@@ -161,12 +163,74 @@ def restore(
     records = run(job, progress=not (as_json or quiet))
     report = out / REPORT
     if as_json:
-        _print_json({"report": str(report), "pictures": records})
+        print_json({"report": str(report), "pictures": records})
     elif not quiet:
-        _print_table(*table(records))
+        print_table(*table(records))
         done = sum(record["status"] == "done" for record in records)
-        _print_line(f"Restored {done} of {len(records)} pictures in {records[0]['seconds']:.1f} s; see {report}")
+        print_line(f"Restored {done} of {len(records)} pictures in {records[0]['seconds']:.1f} s; see {report}")
     _exit_if_failed([(record["picture"], record["status"]) for record in records])
+
+
+@app.command(epilog="Example: aipo train photos --model realnvp-small --minutes 30 --out my-prior.safetensors")
+def train(
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of pictures or mosaics, a .npy or .npz.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The prior, a .safetensors file; its card goes beside it.")],
+    model: Annotated[Model, typer.Option(help="What kind of flow, and how large.")] = Model.realnvp_small,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time, schedule finished.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Or stop after so many steps.")] = None,
+    size: Annotated[int, typer.Option(min=16, help="Side of the images in pixels.")] = 64,
+    bits: Annotated[int, typer.Option(min=1, max=8, help="Bits per value that the prior models.")] = 5,
+    val: Annotated[
+        Path | None, typer.Option(help="Validation images.", show_default="every 50th training image")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.001; tarflow 0.0005")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
+    every: Annotated[float, typer.Option(min=1, help="Seconds between validations and checkpoints.")] = 60.0,
+    data: Annotated[str, typer.Option(help="For the card: what the images are.")] = "",
+    licence: Annotated[str, typer.Option(help="For the card: the terms they came under.")] = "",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a prior of your own on a folder of images.
+
+    Uses a GPU if there is one, and several under torchrun. If it is stopped, the same command goes on where it was.
+    Besides the prior it writes a sheet of samples and the loss curve.
+    """
+    import torch
+
+    from aipo.fit import fit
+    from aipo.training import Settings
+
+    settings = Settings(
+        bits=bits,
+        batch=batch,
+        steps=steps,
+        minutes=minutes,
+        lr=lr or (5e-4 if model is Model.tarflow else 1e-3),
+        seed=seed,
+        # On a CPU compiling takes longer than a short training gains by it.
+        compile=torch.cuda.is_available(),
+    )
+    with TrainingBar(show=not (as_json or quiet)) as bar:
+        card = fit(
+            images,
+            out,
+            model.value,
+            settings,
+            size=size,
+            validation=val,
+            data=data,
+            licence=licence,
+            every=every,
+            report=bar.report,
+            tick=bar.tick,
+        )
+    if as_json:
+        print_json(card)
+    elif not quiet:
+        bits_train, bits_val = (card["metrics"][f"bits_per_dim_{split}"] for split in ("train", "val"))
+        print_line(f"{out}: {bits_val} bits/dim on validation images, {bits_train} on training images")
 
 
 @priors_app.callback(invoke_without_command=True)
@@ -180,10 +244,10 @@ def priors(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     rows = [_prior_row(name, load_prior(name).card) for name in prior_names()]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     elif rows:
         header = ["name", "model", "params", "size", "image", "bits/dim", "licence"]
-        _print_table(header, [_prior_cells(row) for row in rows], wide=6)
+        print_table(header, [_prior_cells(row) for row in rows], wide=6)
     else:
         print("No prior is embedded in this installation; train one, or give a file with --prior.")
 
@@ -198,22 +262,17 @@ def show(
 
     card = load_prior(prior).card
     if as_json:
-        _print_json(card)
+        print_json(card)
     else:
-        _print_card(card)
+        print_card(card)
 
 
 def _exit_if_failed(statuses: list[tuple[str, str]]) -> None:
     failed = [(name, status) for name, status in statuses if status != "done"]
     for name, status in failed:
-        _complain(f"{name}: not restored, the solver stopped with: {status}")
+        complain(f"{name}: not restored, the solver stopped with: {status}")
     if failed:
         raise typer.Exit(1)
-
-
-def _complain(message: str) -> None:
-    # Messages may quote file names and other libraries, so their line breaks are not ours to rule out.
-    print("aipo: " + " ".join(message.splitlines()), file=sys.stderr)
 
 
 def _prior_row(name: str, card: dict[str, Any]) -> dict[str, Any]:
@@ -241,38 +300,3 @@ def _prior_cells(row: dict[str, Any]) -> list[str]:
         "-" if bits is None else f"{bits:.3f}",
         textwrap.shorten(row["licence"], 32, placeholder="..."),
     ]
-
-
-def _print_card(card: dict[str, Any], indent: str = "") -> None:
-    for key, value in card.items():
-        if isinstance(value, dict):
-            _print_line(f"{indent}{key}:")
-            _print_card(value, indent + "  ")
-        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            _print_line(f"{indent}{key}: {len(value)} entries, in the card's file")  # a training history is long
-        else:
-            _print_line(f"{indent}{key}: {value}")
-
-
-def _print_table(header: list[str], rows: list[list[str]], wide: int = 0) -> None:
-    """Print seven columns into 80 characters; the one numbered `wide` is folded if it must be."""
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for i, title in enumerate(header):
-        justify: JustifyMethod = "left" if i in (0, 1, wide) else "right"
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=i != wide)
-    for row in rows:
-        table.add_row(*(Text(_printable(cell)) for cell in row))  # Text: a file name is not markup
-    Console().print(table)
-
-
-def _print_line(text: str) -> None:
-    print(_printable(text))
-
-
-def _printable(text: str) -> str:
-    """A file name need not be valid Unicode; printing it must not fail for that."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _print_json(document: object) -> None:
-    print(json.dumps(document, indent=2))

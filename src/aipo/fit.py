@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aipo.dataset import load_images
 from aipo.errors import InputError
-from aipo.files import ensure_folder
+from aipo.files import ensure_folder, write_atomically
 from aipo.flows.presets import PRESETS, make_flow
 from aipo.images import tile, write_image
 from aipo.prior import load_prior_files, save_prior_files
@@ -37,11 +37,14 @@ def fit(
     every: float = 60.0,
     limit: int | None = None,
     report: Callable[[dict[str, float]], None] | None = None,
+    tick: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
-    """Train `model` (a preset) on the images at `source` and write `out` (.safetensors), its card and its samples.
+    """Train `model` (a preset) on the images at `source` and write a prior: `out` (.safetensors) and its card.
 
-    A run that was killed continues from its checkpoint, `out` with the suffix `.checkpoint.safetensors`. Without a
-    `validation` source, every 50th training image is held out. Returns the card.
+    Beside them go `.samples.png` (first row G(0), then samples at temperatures 0.5, 0.7, 0.85 and 1) and `.curve.png`
+    (bits/dim over time). A run that was killed continues from its checkpoint, `.checkpoint.safetensors`. Without a
+    `validation` source, every 50th training image is held out. `report` gets one row of history every so many
+    seconds, `tick` the share of the budget spent after every step. Returns the card.
     """
     out = Path(out)
     if model not in PRESETS:
@@ -58,7 +61,7 @@ def fit(
     checkpoint = out.with_suffix(".checkpoint.safetensors")
     if checkpoint.exists():
         trainer.resume(checkpoint)
-    trainer.run(held_out, every, report, checkpoint)
+    trainer.run(held_out, every, report, checkpoint, tick)
 
     card = {
         "name": name or out.stem,
@@ -99,7 +102,24 @@ def _finish(trainer: Trainer, card: dict[str, Any], out: Path, images: Tensor, h
         out.with_suffix(".samples.png"),
         tile(torch.cat([mean.expand(16, -1, -1, -1), samples]).clamp(0, 1), 16),
     )
+    _draw_curve(card["training"]["history"], out.with_suffix(".curve.png"))
     return card
+
+
+def _draw_curve(history: list[dict[str, float]], path: Path) -> None:
+    """Bits/dim over time, without the first minutes' plunge that would flatten the rest."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    minutes = [row["seconds"] / 60 for row in history]
+    for key, label in (("train", "training (running mean)"), ("val", "validation (averaged weights)")):
+        axes.plot(minutes, [row[key] for row in history], marker=".", label=label)
+    last = history[-1]["val"]
+    axes.set(xlabel="minutes", ylabel="bits per dimension", ylim=(last - 0.1, last + 0.5))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
 
 
 def _hold_out(images: Tensor) -> tuple[Tensor, Tensor]:

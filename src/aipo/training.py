@@ -238,8 +238,12 @@ class Trainer:
         every: float = 60.0,
         report: Callable[[dict[str, float]], None] | None = None,
         checkpoint: Path | None = None,
+        tick: Callable[[float], None] | None = None,
     ) -> None:
-        """Train to the end; every so many seconds validate, report one row of history, and checkpoint."""
+        """Train to the end; every so many seconds validate, report one row of history, and checkpoint.
+
+        `tick` is called after every step with the share of the budget that is spent, for a progress bar.
+        """
         p, s = self.progress, self.settings
         losses: list[Tensor] = []
         if p.step == 0:
@@ -276,6 +280,8 @@ class Trainer:
             losses.append(self.step())
             images += s.batch
             p.seconds = self._agreed(time.monotonic() - start)
+            if tick and self.rank == 0:
+                tick(min(1.0, self.fraction))
 
     def _agreed(self, seconds: float) -> float:
         """All processes must take the same decision about the end: rank 0's clock counts."""
