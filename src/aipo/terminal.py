@@ -74,7 +74,8 @@ class TrainingBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()
 
     def tick(self, fraction: float) -> None:
         # Shown from the first step on: until then bad input may turn up, and must be the only line.
