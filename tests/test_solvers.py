@@ -1,9 +1,13 @@
 """What all solvers promise: per-image independence, failure of one alone, resume to the same bytes, honest counts."""
 
 import math
+import subprocess
+import sys
+import time
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,14 +32,18 @@ SOLVERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def flow():
+def build_flow():
     torch.manual_seed(0)
     flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[8, 8]).requires_grad_(False)
     flow.initialise(torch.rand(16, *SHAPE))
     for p in flow.parameters():
         p += 0.05 * torch.randn_like(p)
     return flow
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return build_flow()
 
 
 def make_problem(flow, batch=3, operator=None):
@@ -85,6 +93,27 @@ def test_killed_and_resumed_ends_with_the_same_bytes(flow, solver, tmp_path):
     assert path.read_bytes() == (tmp_path / "unbroken.safetensors").read_bytes()
     for name in ("x", "loss", "D", "P", "evals"):
         assert torch.equal(getattr(resumed, name), getattr(unbroken, name)), name
+
+
+KILL_ME = """
+import sys, time, torch
+sys.path.insert(0, sys.argv[1])
+from test_solvers import SOLVERS, build_flow, make_problem
+torch.set_num_threads(1)
+slowly = lambda state: time.sleep(0.05)
+SOLVERS["fixed"].solve(make_problem(build_flow()), 0.5, checkpoint=sys.argv[2], checkpoint_every=1, callback=slowly)
+"""
+
+
+def test_a_process_killed_without_warning_can_be_resumed(flow, tmp_path):
+    path = tmp_path / "c.safetensors"
+    process = subprocess.Popen([sys.executable, "-c", KILL_ME, str(Path(__file__).parent), str(path)])
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    resumed = SOLVERS["fixed"].solve(make_problem(flow), 0.5, checkpoint=path)
+    assert torch.equal(resumed.x, SOLVERS["fixed"].solve(make_problem(flow), 0.5).x)
 
 
 def test_a_finished_checkpoint_costs_nothing(flow, tmp_path):

@@ -145,7 +145,7 @@ def restore(
     solver: Annotated[
         SolverName,
         typer.Option(
-            help="quick: about 150 gradient evaluations. paper: the published settings, about 2,300. "
+            help="quick: about 150 gradient evaluations. paper: the published settings, 500 to 3,000. "
             "decayed: plain Adam at a fixed weight, 251."
         ),
     ] = SolverName.quick,
