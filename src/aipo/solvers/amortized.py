@@ -89,7 +89,7 @@ class Amortized(Solver[AmortizedState]):
 
     @classmethod
     def quick(cls) -> Amortized:
-        """A tenth of the paper's evaluations, and a lower loss: short rounds, then a longer, decayed one at Lambda."""
+        """A quarter of the paper's evaluations and a lower loss: short rounds, then a longer, decayed one at Lambda."""
         return cls(
             K=6,
             K_growth=1.2,
