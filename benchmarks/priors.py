@@ -19,8 +19,8 @@ from torch import Tensor
 
 import aipo
 from aipo.dataset import load_images
+from aipo.likelihood import bits_per_dim
 from aipo.metrics import psnr
-from aipo.training import bits_per_dim
 
 SHAPE = (3, 64, 64)
 LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)

@@ -14,7 +14,8 @@ import torch
 import aipo
 from aipo.errors import InputError
 from aipo.flows import RealNVP
-from aipo.training import Settings, Trainer, bits_per_dim, dequantise
+from aipo.likelihood import bits_per_dim, dequantise
+from aipo.training import Settings, Trainer
 
 SHAPE = (3, 8, 8)
 

@@ -17,8 +17,9 @@ from aipo.errors import InputError
 from aipo.files import ensure_folder, write_atomically
 from aipo.flows.presets import PRESETS, make_flow
 from aipo.images import tile, write_image
+from aipo.likelihood import bits_per_dim
 from aipo.prior import load_prior_files, save_prior_files
-from aipo.training import Settings, Trainer, bits_per_dim, start_distributed
+from aipo.training import Settings, Trainer, start_distributed
 
 __all__ = ["fit"]
 

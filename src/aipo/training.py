@@ -25,8 +25,9 @@ from aipo.files import write_atomically
 from aipo.flows import Flow
 from aipo.flows.multiscale import Step
 from aipo.flows.tarflow import Block
+from aipo.likelihood import bits_per_dim, dequantise
 
-__all__ = ["Settings", "Trainer", "bits_per_dim", "dequantise"]
+__all__ = ["Settings", "Trainer", "start_distributed"]
 
 
 @dataclass(frozen=True)
@@ -66,26 +67,6 @@ class Progress:
     seconds: float = 0.0
     skipped: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
-
-
-def dequantise(images: Tensor, bits: int, noise: Tensor) -> Tensor:
-    """uint8 images -> [0, 1): keep the top `bits` bits and add uniform noise within the quantisation cell."""
-    levels = 2**bits
-    cells = images.div(256 // levels, rounding_mode="floor").to(noise.dtype)
-    return (cells + noise) / levels
-
-
-@torch.no_grad()
-def bits_per_dim(flow: Flow, images: Tensor, bits: int = 5, batch: int = 200, seed: int = 0) -> Tensor:
-    """Bits per dimension (N,) of uint8 images (N, C, H, W), one uniform dequantisation each (unbiased bound)."""
-    device = next(flow.parameters()).device
-    generator = torch.Generator().manual_seed(seed)
-    parts = []
-    for chunk in images.split(batch):
-        noise = torch.rand(chunk.shape, generator=generator).to(device)
-        nats = -flow.log_prob(dequantise(chunk.to(device), bits, noise))
-        parts.append(nats.cpu() / (flow.num_dims * math.log(2)) + bits)
-    return torch.cat(parts)
 
 
 class Objective(nn.Module):

@@ -1,0 +1,29 @@
+"""A small flow prior and an inpainting problem for it: the common ground of the solver tests."""
+
+import torch
+
+import aipo
+from aipo import operators
+from aipo.flows import RealNVP
+
+SHAPE = (3, 8, 8)
+
+
+def build_flow():
+    torch.manual_seed(0)
+    flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[8, 8]).requires_grad_(False)
+    flow.initialise(torch.rand(16, *SHAPE))
+    for p in flow.parameters():
+        p += 0.05 * torch.randn_like(p)
+    return flow
+
+
+def make_problem(flow, batch=3, operator=None):
+    x = torch.rand(batch, *SHAPE, generator=torch.Generator().manual_seed(1))
+    operator = operator or operators.Inpainting.random_blocks(SHAPE, fraction=0.25, block=4, seed=0)
+    noise = aipo.Gaussian(0.1)
+    return aipo.MapProblem(flow, operator, noise, operator.measure(x, noise, seed=2))
+
+
+def restricted(problem, index):
+    return aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y[index])
