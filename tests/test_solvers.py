@@ -151,9 +151,11 @@ def test_one_image_failing_alone(solver):
     y = torch.stack([torch.full(SHAPE, v) for v in (0.5, 0.95, 0.4)])  # the second is pulled over the cliff
     problem = aipo.MapProblem(flow, operator, noise, y)
     x0 = torch.full_like(y, 0.5)
-    result = solver.solve(problem, 0.1, x0)
+    states = []
+    result = solver.solve(problem, 0.1, x0, callback=states.append)
     assert result.status == ["done", "non finite", "done"]
     assert result.x.isfinite().all()
+    assert torch.equal(states[-1].x[1], result.x[1])
     assert result.loss.isfinite().all()
     assert 0.55 < result.x[1].mean() <= 0.7  # frozen at its last finite point, on the way
     torch.testing.assert_close(

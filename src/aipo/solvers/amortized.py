@@ -221,7 +221,10 @@ class Amortized(Solver[AmortizedState]):
         return make_result(state, state.lam_max, trajectory=trajectory)
 
     def budget(self, state: AmortizedState) -> int:
-        rounds = 1 / self.delta_min_share + 1
-        return int(
-            self.K * rounds if self.K_growth == 1 else self.K * (self.K_growth**rounds - 1) / (self.K_growth - 1)
-        )
+        """As if every increment of lam were the first delta_min; larger ones end sooner."""
+        total = self.last_K or 0
+        for j in range(min(self.max_rounds, math.ceil(1 / self.delta_min_share) + 1)):
+            total += int(self.K * self.K_growth**j)
+            if total >= self.max_evals:
+                return self.max_evals
+        return total
