@@ -82,13 +82,13 @@ def main() -> None:
     for name in args.priors:
         prior = aipo.load_prior(name).to(device)
         bits = {
-            key: bits_per_dim(prior.flow, load_images(args.data / path), prior.bits).mean().item()
+            key: bits_per_dim(prior.flow, load_images(args.data / path, mosaics=True), prior.bits).mean().item()
             for key, path in SETS.items()
         }
         samples = prior.sample(64, 0.7)
         inside = ((samples >= 0) & (samples <= 1)).float().mean().item()
         print(f"{prior.name}: bits/dim {bits}, samples at 0.7 inside [0,1]: {inside:.4f}", flush=True)
-        x = load_images(args.data / SETS[args.images], limit=args.count).to(device).float() / 255
+        x = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).to(device).float() / 255
         report[prior.name] = {"bits_per_dim": bits, "inside": inside, "map": restore(prior, x, args.evals)}
     if args.json:
         args.json.write_text(json.dumps({"torch": torch.__version__, "device": device, **report}, indent=2))

@@ -24,7 +24,7 @@ def test_mosaic_is_read_row_by_row_and_its_empty_end_skipped(tmp_path):
     images = tiles(6)
     images[5] = 3  # a flat tile: the unused end
     mosaic(images, columns=3).save(tmp_path / "m.png")
-    loaded = load_images(tmp_path / "m.png", size=8)
+    loaded = load_images(tmp_path / "m.png", size=8, mosaics=True)
     assert loaded.dtype == torch.uint8
     assert np.array_equal(loaded.permute(0, 2, 3, 1), images[:5])
 
@@ -46,6 +46,14 @@ def test_other_sizes_are_cropped_and_resized(tmp_path):
     loaded = load_images(tmp_path, size=8)
     assert loaded.shape == (1, 3, 8, 8)
     assert (loaded[0, :, 2:6, 2:6] > 190).all()
+
+
+def test_a_large_picture_is_a_picture_unless_it_is_called_a_mosaic(tmp_path):
+    Image.fromarray(tiles(1)[0]).resize((32, 32)).save(tmp_path / "p.png")
+    assert len(load_images(tmp_path, size=8)) == 1
+    assert len(load_images(tmp_path, size=8, mosaics=True)) == 16
+    with pytest.raises(InputError, match="no mosaic"):
+        load_images(tmp_path, size=9, mosaics=True)
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

@@ -173,12 +173,16 @@ def restore(
 
 @app.command(epilog="Example: aipo train photos --model realnvp-small --minutes 30 --out my-prior.safetensors")
 def train(
-    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of pictures or mosaics, a .npy or .npz.")],
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of pictures, or a .npy or .npz array.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The prior, a .safetensors file; its card goes beside it.")],
     model: Annotated[Model, typer.Option(help="What kind of flow, and how large.")] = Model.realnvp_small,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time, schedule finished.")] = None,
     steps: Annotated[int | None, typer.Option(help="Or stop after so many steps.")] = None,
     size: Annotated[int, typer.Option(min=16, help="Side of the images in pixels.")] = 64,
+    mosaics: Annotated[
+        bool,
+        typer.Option("--mosaics", help="The pictures are sheets of tiles, each an image."),
+    ] = False,
     bits: Annotated[int, typer.Option(min=1, max=8, help="Bits per value that the prior models.")] = 5,
     val: Annotated[
         Path | None, typer.Option(help="Validation images.", show_default="every 50th training image")
@@ -219,6 +223,7 @@ def train(
             model.value,
             settings,
             size=size,
+            mosaics=mosaics,
             validation=val,
             data=data,
             licence=licence,

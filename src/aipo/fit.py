@@ -31,6 +31,7 @@ def fit(
     settings: Settings,
     *,
     size: int = 64,
+    mosaics: bool = False,
     validation: str | Path | None = None,
     name: str | None = None,
     data: str = "",
@@ -45,7 +46,8 @@ def fit(
     Beside them go `.samples.png` (first row G(0), then samples at temperatures 0.5, 0.7, 0.85 and 1) and `.curve.png`
     (bits/dim over time). A run that was killed continues from its checkpoint, `.checkpoint.safetensors`. Without a
     `validation` source, every 50th training image is held out. `report` gets one row of history every so many
-    seconds, `tick` the share of the budget spent after every step. Returns the card.
+    seconds, `tick` the share of the budget spent after every step. See `load_images` for `source` and
+    `mosaics`. Returns the card.
     """
     out = Path(out)
     if model not in PRESETS:
@@ -54,8 +56,11 @@ def fit(
         raise InputError(f"the output must end in .safetensors, got {out}")
     ensure_folder(out.parent)
     device = start_distributed()
-    images = load_images(source, size, limit)
-    images, held_out = _hold_out(images) if validation is None else (images, load_images(validation, size))
+    images = load_images(source, size, limit, mosaics)
+    if validation is None:
+        images, held_out = _hold_out(images)
+    else:
+        held_out = load_images(validation, size, mosaics=mosaics)
 
     flow = make_flow(model, (images.shape[1], size, size), settings.seed)
     trainer = Trainer(flow, images, settings, device)
