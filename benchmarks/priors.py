@@ -1,6 +1,7 @@
 """How a prior behaves where it will be used: bits/dim on several sets, and MAP reconstructions off the data.
 
-    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--json FILE]
+    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--images val] [--count 50] [--evals 200]
+        [--lambdas 0.3 1 2] [--json FILE]
 
 FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For every task and lam the solve starts at G(0) and
 takes `evals` gradient evaluations of a cosine-decayed Adam.
@@ -23,7 +24,6 @@ from aipo.likelihood import bits_per_dim
 from aipo.metrics import psnr
 
 SHAPE = (3, 64, 64)
-LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)
 SETS = {
     "val": "celeba64/val1000.webp",
     "test": "celeba64/test200.webp",
@@ -41,14 +41,14 @@ def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
     }
 
 
-def restore(prior: aipo.Prior, x: Tensor, evals: int) -> list[dict[str, Any]]:
+def restore(prior: aipo.Prior, x: Tensor, evals: int, lambdas: list[float]) -> list[dict[str, Any]]:
     """One row per task and lam: finite images and mean PSNR."""
     rows = []
     for task, (operator, noise) in tasks().items():
         y = operator.measure(x, noise, seed=1)
         problem = aipo.MapProblem(prior, operator, noise, y)
         x0 = aipo.initial.zero(problem)
-        for lam in LAMBDAS:
+        for lam in lambdas:
             start = time.monotonic()
             result = aipo.FixedLambda.decayed(evals - 1, 0.03).solve(problem, lam, x0)
             quality = psnr(result.x.clamp(0, 1), x)
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--evals", type=int, default=200)
+    parser.add_argument("--lambdas", type=float, nargs="+", default=[0.3, 0.5, 1.0, 1.5, 2.0])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,7 +90,11 @@ def main() -> None:
         inside = ((samples >= 0) & (samples <= 1)).float().mean().item()
         print(f"{prior.name}: bits/dim {bits}, samples at 0.7 inside [0,1]: {inside:.4f}", flush=True)
         x = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).to(device).float() / 255
-        report[prior.name] = {"bits_per_dim": bits, "inside": inside, "map": restore(prior, x, args.evals)}
+        report[prior.name] = {
+            "bits_per_dim": bits,
+            "inside": inside,
+            "map": restore(prior, x, args.evals, args.lambdas),
+        }
     if args.json:
         args.json.write_text(json.dumps({"torch": torch.__version__, "device": device, **report}, indent=2))
 

@@ -142,7 +142,14 @@ class Cliff(Flow):
 
 
 @pytest.mark.parametrize(
-    "solver", [FixedLambda(60, alpha=0.02), Amortized(K=10, alpha=0.02)], ids=["fixed", "amortized"]
+    "solver",
+    [
+        FixedLambda(60, alpha=0.02),
+        Amortized(K=10, alpha=0.02),
+        Amortized(K=10, alpha=1e-3, direction="gradient"),
+        Certified(L=400.0, sigma=0.01, delta=0.3, C=0.1),
+    ],
+    ids=["fixed", "amortized", "amortized, gradient", "certified"],
 )
 def test_one_image_failing_alone(solver):
     gaussian = GaussianFlow(SHAPE, mean=torch.full(SHAPE, 0.5)).requires_grad_(False)

@@ -55,8 +55,8 @@ class Amortized(Solver[AmortizedState]):
             four times that, the upper one at most 1.
         K_growth, alpha_decay: factors of K and alpha from round to round.
         mle_iterations: projected-gradient iterations for the start at lam = 0, when x0 is not given.
-        last_K: steps of the round at Lambda, if not K, decayed to zero along a cosine. The paper's constant step leaves
-            every round hundreds of nats above its minimum; for the intermediate ones that does not matter.
+        last_K: steps of the round at Lambda, if not K, decayed to zero along a cosine. The paper's constant step ends
+            every round well above its minimum; for the intermediate ones that does not matter.
         max_evals, max_rounds: limits per image; reaching one gives the status "max evaluations".
 
     What the paper leaves open, or prints ambiguously, is an option (see docs/method.md):
@@ -154,18 +154,18 @@ class Amortized(Solver[AmortizedState]):
         over = state.running & (state.k >= self._rounds_K(state))
         finished = over & (state.lam >= state.lam_max)
         L = state.D + state.lam * state.P
-        delta = torch.maximum(self.r * (state.D / state.P + state.lam).abs(), state.delta_min)
-        # The last step is cut to land on Lambda exactly.
-        delta = torch.minimum(delta.nan_to_num(), state.lam_max - state.lam)
+        remaining = state.lam_max - state.lam
+        delta = (self.r * (state.D / state.P + state.lam).abs()).nan_to_num()
+        delta = torch.minimum(torch.maximum(delta, state.delta_min), remaining)
         state = self._record(state, over, delta, L)
         state = state.stop(finished, Status.DONE)
 
         growing = over & ~finished
         change = ((state.L_start - L) / state.L_start).abs()
         delta_min = torch.where(state.change.isnan(), state.delta_min, self._new_delta_min(state, change))
-        lam = torch.where(growing, torch.clamp_max(state.lam + delta, state.lam_max), state.lam)
         # lam + (lam_max - lam) may round to just below lam_max; the last round must be at lam_max itself.
-        lam = torch.where(growing & (delta >= state.lam_max - state.lam), state.lam_max, lam)
+        lam = torch.where(delta < remaining, state.lam + delta, state.lam_max)
+        lam = torch.where(growing, lam, state.lam)
         if self.last_round == "as printed":
             state = state.stop(growing & (lam >= state.lam_max), Status.DONE)
         rounds = state.round + growing
@@ -211,8 +211,8 @@ class Amortized(Solver[AmortizedState]):
         k = state.k + state.running
         if self.direction == "adam":
             return replace(self.adam.descend(state, gradient, alpha), k=k)
-        x = state.x - per_image(alpha * state.running, gradient) * gradient
-        return replace(state, x=x, k=k)
+        x = state.x - per_image(alpha, gradient) * gradient
+        return replace(state, x=torch.where(per_image(state.running, x), x, state.x), k=k)
 
     def result(self, problem: MapProblem, state: AmortizedState) -> Result:
         """`trajectory` has one (B, rounds) tensor per column: lam, delta, K, D, P, L; NaN after an image's last."""
