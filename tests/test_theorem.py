@@ -104,13 +104,28 @@ def test_impossible_constants_are_refused(bad):
         Certified(**{"L": 100.0, "sigma": 1.0, "delta": 1.0, "C": 1.0, **bad}).solve(known.problem, LAM)
 
 
-def test_negative_curvature_is_reported():
+def test_negative_curvature_is_reported_for_its_image_alone():
+    """One y sits on the ridge between two modes, where the path is unstable from the start; the other does not."""
     flow = MixtureFlow((1, 1, 1), means=(0.2, 0.8), stds=(0.1, 0.1)).double().requires_grad_(False)
-    y = torch.full((1, 1, 1, 1), 0.5, dtype=torch.float64)
-    problem = aipo.MapProblem(flow, Denoising((1, 1, 1)), aipo.Gaussian(10.0), y)
-    with pytest.raises(InputError, match="curvature turns negative"):
-        # y sits on the ridge between two modes, where the path is unstable from the start.
-        estimate_constants(problem, problem.lam_tensor(1.0), y, steps=1)
+    y = torch.tensor([0.5, 0.8], dtype=torch.float64).view(2, 1, 1, 1)
+    problem = aipo.MapProblem(flow, Denoising((1, 1, 1)), aipo.Gaussian(0.3), y)
+    constants = estimate_constants(problem, problem.lam_tensor(1.0), y, delta=0.05, steps=1)
+    assert constants.sigma.isinf().tolist() == [True, False]
+    solver = Certified(1e-2, constants.L, constants.sigma, delta=0.05, C=1e-4)
+    result = solver.solve(problem, 1.0, y)
+    assert result.status == ["assumption violated", "done"]
+    assert result.info["certified"].tolist() == [False, True]
+    assert torch.equal(result.x[0], y[0])
+
+
+def test_estimates_do_not_depend_on_the_batch():
+    known = known_problem("blur")
+    problem, x0 = known.problem, known.x(0)
+    together = estimate_constants(problem, problem.lam_tensor(LAM), x0, steps=100)
+    one = aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y[2:])
+    alone = estimate_constants(one, one.lam_tensor(LAM), x0[2:], steps=100)
+    for name in ("L", "sigma", "delta", "C"):
+        torch.testing.assert_close(getattr(alone, name), getattr(together, name)[2:], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -50,6 +50,7 @@ class Status(IntEnum):
     DONE = 1
     NON_FINITE = 2
     MAX_EVALUATIONS = 3
+    ASSUMPTION_VIOLATED = 4
 
     @property
     def text(self) -> str:
@@ -113,7 +114,7 @@ class Result:
         lam: the weight solved for (B,).
         loss, D, P: L = D + lam * P and its terms at x (B,), in nats.
         evals: gradient evaluations spent (B,).
-        status: one reason per image: "done", "non finite", "max evaluations".
+        status: one reason per image: "done", "non finite", "max evaluations", "assumption violated".
         trajectory: solver-specific history, by name; empty where a solver keeps none.
         info: solver-specific facts, such as the constants of `Certified`.
     """

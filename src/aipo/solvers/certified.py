@@ -75,6 +75,7 @@ class Certified(Solver[CertifiedState]):
         max_evals: give up on an image after so many evaluations; its status is then "max evaluations" and nothing is
             certified. The plan of a real flow prior usually asks for more than anyone has.
 
+    An image whose curvature is estimated not to be positive on the whole path gets the status "assumption violated".
     x0 is the solution at lam = 0, by default `initial.mle`.
     """
 
@@ -118,6 +119,7 @@ class Certified(Solver[CertifiedState]):
 
     def step(self, problem: MapProblem, state: CertifiedState) -> CertifiedState:
         state, evaluation = state.observe(problem)
+        state = state.stop(~state.K.isfinite(), Status.ASSUMPTION_VIOLATED)
         last = state.i == state.N - 1
         over = state.k >= torch.where(last, state.K_last, state.K)
         state = state.stop(over & last, Status.DONE)
@@ -151,4 +153,4 @@ class Certified(Solver[CertifiedState]):
 
     def budget(self, state: CertifiedState) -> int:
         evals = (state.N - 1) * state.K + state.K_last + 1
-        return int(evals.max().clamp(max=self.max_evals))
+        return int(evals.nan_to_num(nan=0).clamp(max=self.max_evals).max())

@@ -31,7 +31,8 @@ RADII, PROBES = 20, 16
 class Constants:
     """L, sigma, delta, C, one value per image (B,), each "given" or "estimated" according to `source`.
 
-    `evals` is what the estimates cost, in gradient evaluations per image (a Hessian-vector product counts as two).
+    An infinite sigma says that Assumption 3.3 fails for that image. `evals` is what the estimates cost, in gradient
+    evaluations per image (a Hessian-vector product counts as two).
     """
 
     L: Tensor
@@ -44,7 +45,8 @@ class Constants:
     def __post_init__(self) -> None:
         for name in ("L", "sigma", "delta", "C"):
             value = getattr(self, name)
-            if not (value.isfinite() & (value >= 0)).all() or (name != "C" and (value == 0).any()):
+            allowed = (value >= 0 if name == "C" else value > 0) & (value.isfinite() | (name == "sigma"))
+            if not allowed.all():
                 raise InputError(f"the constant {name} must be positive and finite, got {value.tolist()}")
         if (self.sigma * self.L < 1 - 1e-6).any():
             # x* has zero gradient, so |gradient at x| <= L |x - x*|: a smaller sigma contradicts Assumption 3.2.
@@ -58,11 +60,10 @@ def extreme_curvatures(
 
     The first run finds the eigenvalue of largest size, `far`. A second one on H - far * I finds the other end.
     """
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    start = _random_directions(x, torch.Generator().manual_seed(seed))
 
     def power(shift: Tensor) -> Tensor:
-        v, rayleigh = _unit(start), torch.zeros_like(lam)
+        v, rayleigh = start, torch.zeros_like(lam)
         for _ in range(iterations):
             Hv = problem.hessian_vector(x, lam, v)
             rayleigh = (v * Hv).flatten(1).sum(1)
@@ -96,13 +97,13 @@ def estimate_constants(
     The path is sampled at lam = lam_max * (1/points, ..., 1) with a decayed Adam of `steps` steps, each started at the
     last. Then, over these points and times `safety`,
         L      is the largest curvature (power iteration on Hessian-vector products, `iterations` each),
-        sigma  is 1 / the smallest curvature,
+        sigma  is 1 / the smallest curvature, infinite if that is not positive,
         C      is the largest difference quotient of x*(lam),
         delta  is the largest radius, of those tried, within which random points satisfy Assumption 3.3.
     """
     given = {"L": L, "sigma": sigma, "delta": delta, "C": C}
     source = {name: "estimated" if value is None else "given" for name, value in given.items()}
-    values = {k: problem.lam_tensor(v) for k, v in given.items() if v is not None}
+    values = {k: torch.as_tensor(v).to(lam_max).expand_as(lam_max) for k, v in given.items() if v is not None}
     missing = given.keys() - values.keys()
     if not missing:
         return Constants(values["L"], values["sigma"], values["delta"], values["C"], source)
@@ -116,13 +117,9 @@ def estimate_constants(
             strict=True,
         )
         evals += points * 2 * iterations * 2
-        smallest = torch.stack(low).amin(0)
-        if "sigma" in missing and (smallest <= 0).any():
-            raise InputError(
-                f"the curvature turns negative along the path (smallest eigenvalue {smallest.min():.3g}): "
-                "Assumption 3.3 fails and nothing can be certified here"
-            )
         values.setdefault("L", safety * torch.stack(high).amax(0))
+        # No positive curvature, no finite sigma: Assumption 3.3 fails there.
+        smallest = torch.stack(low).amin(0).clamp(min=0)
         values.setdefault("sigma", torch.maximum(safety / smallest, 1 / values["L"]))
     if "C" in missing:
         ends, lam_ends = [x0, *path], [torch.zeros_like(lam_max), *lams]
@@ -148,18 +145,24 @@ def _largest_radius(
     """The radius (B,), halved until PROBES random points within it satisfy Assumption 3.3, and what it cost."""
     generator = torch.Generator().manual_seed(seed)
     radius, evals = torch.full_like(sigma, math.sqrt(math.prod(problem.image_shape))), 0
+    settled = torch.zeros_like(sigma, dtype=torch.bool)
     for _ in range(RADII):
-        holds = torch.ones_like(sigma, dtype=torch.bool)
+        holds = torch.ones_like(settled)
         for x, lam in zip(path * PROBES, lams * PROBES, strict=True):
-            direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
             distance = radius * torch.rand((), generator=generator).to(radius)
-            gradient = problem.evaluate(x + per_image(distance, x) * direction).gradient(lam)
-            holds &= distance <= sigma * _norm(gradient)
+            probe = x + per_image(distance, x) * _random_directions(x, generator)
+            holds &= distance <= sigma * _norm(problem.evaluate(probe).gradient(lam))
         evals += len(path) * PROBES
-        if holds.all():
+        settled |= holds
+        if settled.all():
             break
-        radius = torch.where(holds, radius, radius / 2)
+        radius = torch.where(settled, radius, radius / 2)
     return radius, evals
+
+
+def _random_directions(x: Tensor, generator: torch.Generator) -> Tensor:
+    """A random unit vector, the same for every image: no estimate may depend on an image's place in the batch."""
+    return _unit(torch.randn(x[:1].shape, generator=generator, dtype=x.dtype).to(x.device)).expand_as(x)
 
 
 def _norm(v: Tensor) -> Tensor:
