@@ -34,7 +34,7 @@ __all__ = ["LAM", "REPORT", "SIGMA", "SOLVERS", "Job", "numbers", "prepare", "ro
 
 # The prior's weight where the user gives none: the best of 0.2, 0.3, 0.5, 1 and 1.5 on validation faces with the small
 # embedded prior (benchmarks/priors.py). Noise needs little; a gap has nothing but the prior to fill it.
-LAM = {"denoise": 0.3, "inpaint": 1.0, "sensing": 0.3}
+LAM = {"denoise": 0.3, "inpaint": 1.0, "sensing": 0.2}
 
 # Denoising has no default: a wrong sigma spoils the picture, and only the user can know it.
 SIGMA = {"inpaint": 0.02}
