@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 import aipo
 from aipo.errors import InputError
@@ -111,6 +112,17 @@ def test_a_checkpoint_meets_only_its_own_run(tmp_path):
     other = RealNVP(SHAPE, couplings=[2, 2], hidden=[8, 9])
     with pytest.raises(InputError, match="model"):
         Trainer(other, make_images(), settings()).resume(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "another file"])
+def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
+    path = tmp_path / "c.safetensors"
+    trainer = Trainer(make_flow(), make_images(), settings())
+    trainer.save(path)
+    path.write_bytes(path.read_bytes()[:100] if damage == "truncated" else save({"x": torch.zeros(1)}))
+    with pytest.raises(InputError, match="checkpoint") as caught:
+        trainer.resume(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_non_finite_steps_are_skipped_and_counted():

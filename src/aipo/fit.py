@@ -33,11 +33,9 @@ def fit(
     size: int = 64,
     mosaics: bool = False,
     validation: str | Path | None = None,
-    name: str | None = None,
     data: str = "",
     licence: str = "",
     every: float = 60.0,
-    limit: int | None = None,
     report: Callable[[dict[str, float]], None] | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def fit(
         raise InputError(f"the output must end in .safetensors, got {out}")
     ensure_folder(out.parent)
     device = start_distributed()
-    images = load_images(source, size, limit, mosaics)
+    images = load_images(source, size, mosaics=mosaics)
     if validation is None:
         images, held_out = _hold_out(images)
     else:
@@ -70,7 +68,7 @@ def fit(
     trainer.run(held_out, every, report, checkpoint, tick)
 
     card = {
-        "name": name or out.stem,
+        "name": out.stem,
         "bits": settings.bits,
         "data": data or f"{len(images)} images",
         "licence": licence or "that of the training images",

@@ -1,4 +1,4 @@
-"""Fit a flow to images by maximum likelihood: `train(flow, images, settings)` runs until steps or minutes are spent.
+"""Fit a flow to images by maximum likelihood: `Trainer.run` goes on until the steps or minutes are spent.
 
 The loss is the exact negative log-likelihood of uniformly dequantised `bits`-bit images, in bits per dimension. State
 is explicit and checkpointed (safetensors + JSON, no pickle), so a killed run continues where it stopped.
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -301,15 +302,18 @@ class Trainer:
 
     def resume(self, path: Path) -> None:
         """Continue from a checkpoint of the same flow and settings."""
-        from safetensors import safe_open
-
-        with safe_open(path, "pt") as file:
-            meta = file.metadata()
+        try:
+            with safe_open(path, "pt") as file:
+                meta = file.metadata() or {}
+            tensors = load_file(path, device=str(self.device))
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: not a readable checkpoint ({error}); delete it to start anew") from None
+        if "config" not in meta:
+            raise InputError(f"{path}: not a checkpoint of a training run; choose another output")
         if json.loads(meta["config"]) != self.flow.config or meta["architecture"] != self.flow.architecture:
             raise InputError(f"{path}: this checkpoint is of another model; choose another output or delete it")
         if json.loads(meta["settings"]) != asdict(self.settings):
             raise InputError(f"{path}: this checkpoint has other settings; choose another output or delete it")
-        tensors = load_file(path, device=str(self.device))
         self.flow.load_state_dict({k[5:]: v for k, v in tensors.items() if k.startswith("flow.")})
         for k in self.ema:
             self.ema[k].copy_(tensors[f"ema.{k}"])
