@@ -1,10 +1,11 @@
 """How a prior behaves where it will be used: bits/dim on several sets, and MAP reconstructions off the data.
 
-    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--images val] [--count 50] [--evals 200]
-        [--lambdas 0.3 1 2] [--json FILE]
+    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--tf32] [--json FILE]
+        [--update-cards]
 
-FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For every task and lam the solve starts at G(0) and
-takes `evals` gradient evaluations of a cosine-decayed Adam.
+FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For each task, every lam of GRID is tried on a few
+validation images; the test images are then restored at that best lam and at REPORTED. Every solve starts at G(0) and
+takes `evals` gradient evaluations of a cosine-decayed Adam. With --update-cards the numbers go into the priors' cards.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import aipo
 from aipo.dataset import load_images
 from aipo.likelihood import bits_per_dim
 from aipo.metrics import psnr
+from aipo.prior import save_prior_files
 
 SHAPE = (3, 64, 64)
 SETS = {
@@ -30,6 +32,8 @@ SETS = {
     "fairface": "fairface64/test200.webp",
     "paintings": "ood64",
 }
+REPORTED = (0.3, 1.0, 2.0)
+GRID = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
 def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
@@ -41,62 +45,104 @@ def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
     }
 
 
-def restore(prior: aipo.Prior, x: Tensor, evals: int, lambdas: list[float]) -> list[dict[str, Any]]:
-    """One row per task and lam: finite images and mean PSNR."""
+def restore(prior: aipo.Prior, task: str, x: Tensor, evals: int, lambdas: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Restore every image at every lam, all in one batch; one row per lam."""
+    operator, noise = tasks()[task]
+    y = operator.measure(x, noise, seed=1).repeat(len(lambdas), *[1] * (len(operator.measurement_shape)))
+    truth = x.repeat(len(lambdas), 1, 1, 1)
+    lam = torch.tensor(lambdas, device=x.device).repeat_interleave(len(x))
+    problem = aipo.MapProblem(prior, operator, noise, y)
+    result = aipo.FixedLambda.decayed(evals - 1, 0.03).solve(problem, lam, aipo.initial.zero(problem))
+    quality = psnr(result.x.clamp(0, 1), truth)
     rows = []
-    for task, (operator, noise) in tasks().items():
-        y = operator.measure(x, noise, seed=1)
-        problem = aipo.MapProblem(prior, operator, noise, y)
-        x0 = aipo.initial.zero(problem)
-        for lam in lambdas:
-            start = time.monotonic()
-            result = aipo.FixedLambda.decayed(evals - 1, 0.03).solve(problem, lam, x0)
-            quality = psnr(result.x.clamp(0, 1), x)
-            rows.append(
-                {
-                    "task": task,
-                    "lam": lam,
-                    "psnr": quality.mean().item(),
-                    "psnr_se": (quality.std() / len(quality) ** 0.5).item(),
-                    "loss": result.loss.mean().item(),
-                    "non_finite": sum(s != "done" for s in result.status),
-                    "seconds": time.monotonic() - start,
-                }
-            )
-            print(f"  {task:8} lam {lam:<4} {rows[-1]['psnr']:6.2f} dB  failed {rows[-1]['non_finite']}", flush=True)
+    for i, value in enumerate(lambdas):
+        mine = slice(i * len(x), (i + 1) * len(x))
+        rows.append(
+            {
+                "lam": value,
+                "psnr": quality[mine].mean().item(),
+                "psnr_se": (quality[mine].std() / len(x) ** 0.5).item(),
+                "loss": result.loss[mine].mean().item(),
+                "P": result.P[mine].mean().item(),
+                "not_finite": sum(status != "done" for status in result.status[mine]),
+            }
+        )
     return rows
 
 
+def measure(prior: aipo.Prior, data: Path, count: int, choose_on: int, evals: int, device: str) -> dict[str, Any]:
+    images = {key: load_images(data / path, mosaics=True) for key, path in SETS.items()}
+    bits = {key: bits_per_dim(prior.flow, x, prior.bits).mean().item() for key, x in images.items()}
+    print(f"{prior.name}: bits/dim", {k: round(v, 4) for k, v in bits.items()}, flush=True)
+    mean_face = images["val"].float().mean(0, keepdim=True).to(device) / 255
+    centre = prior.flow.decode(torch.zeros(1, prior.flow.num_dims, device=device))
+    samples = prior.sample(64, 0.7)
+    report: dict[str, Any] = {
+        "bits_per_dim": bits,
+        "samples_inside": ((samples >= 0) & (samples <= 1)).float().mean().item(),
+        "centre_inside": ((centre >= 0) & (centre <= 1)).float().mean().item(),
+        "centre_psnr_to_mean_face": psnr(centre.clamp(0, 1), mean_face).item(),
+        "tasks": {},
+    }
+    print(f"  samples at 0.7 inside [0,1]: {report['samples_inside']:.4f};", end=" ")
+    print(f"G(0) to the mean face: {report['centre_psnr_to_mean_face']:.1f} dB", flush=True)
+    val, test = (images[key].to(device).float() / 255 for key in ("val", "test"))
+    for task in tasks():
+        start = time.monotonic()
+        tried = restore(prior, task, val[:choose_on], evals, GRID)
+        best = max(tried, key=lambda row: row["psnr"])["lam"]
+        rows = restore(prior, task, test[:count], evals, tuple(sorted({*REPORTED, best})))
+        report["tasks"][task] = {"best_lam": best, "test": rows, "val": tried}
+        for row in rows:
+            mark = "<- best on val" if row["lam"] == best else ""
+            print(
+                f"  {task:8} lam {row['lam']:<4} {row['psnr']:6.2f} dB  not finite: {row['not_finite']} {mark}",
+                flush=True,
+            )
+        print(f"  {task:8} took {time.monotonic() - start:.0f} s", flush=True)
+    return report
+
+
+def update_card(prior: aipo.Prior, path: Path, report: dict[str, Any]) -> None:
+    """The same weights, with these numbers in the card."""
+    metrics = {**prior.card["metrics"], **{f"bits_per_dim_{k}": round(v, 4) for k, v in report["bits_per_dim"].items()}}
+    for task, found in report["tasks"].items():
+        row = next(row for row in found["test"] if row["lam"] == found["best_lam"])
+        metrics[f"psnr_{task}"] = {"lam": row["lam"], "dB": round(row["psnr"], 2)}
+    save_prior_files(prior.flow.cpu(), {**prior.card, "metrics": metrics}, path)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("priors", nargs="+")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
-    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--count", type=int, default=50, help="test images")
+    parser.add_argument("--choose-on", type=int, default=16, help="validation images on which lam is chosen")
     parser.add_argument("--evals", type=int, default=200)
-    parser.add_argument("--lambdas", type=float, nargs="+", default=[0.3, 0.5, 1.0, 1.5, 2.0])
+    parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--update-cards", action="store_true", help="only for priors given as files")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    report = {}
-    for name in args.priors:
-        prior = aipo.load_prior(name).to(device)
-        bits = {
-            key: bits_per_dim(prior.flow, load_images(args.data / path, mosaics=True), prior.bits).mean().item()
-            for key, path in SETS.items()
-        }
-        samples = prior.sample(64, 0.7)
-        inside = ((samples >= 0) & (samples <= 1)).float().mean().item()
-        print(f"{prior.name}: bits/dim {bits}, samples at 0.7 inside [0,1]: {inside:.4f}", flush=True)
-        x = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).to(device).float() / 255
-        report[prior.name] = {
-            "bits_per_dim": bits,
-            "inside": inside,
-            "map": restore(prior, x, args.evals, args.lambdas),
-        }
-    if args.json:
-        args.json.write_text(json.dumps({"torch": torch.__version__, "device": device, **report}, indent=2))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    report: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": name,
+        "torch": torch.__version__,
+        "tf32": args.tf32,
+        "test_images": args.count,
+        "evaluations": args.evals,
+        "priors": {},
+    }
+    for source in args.priors:
+        prior = aipo.load_prior(source).to(device)
+        measured = measure(prior, args.data, args.count, args.choose_on, args.evals, device)
+        report["priors"][prior.name] = {"sha256": prior.card["sha256"], **measured}
+        if args.json:
+            args.json.write_text(json.dumps(report, indent=2) + "\n")
+        if args.update_cards:
+            update_card(prior, Path(source), measured)
 
 
 if __name__ == "__main__":

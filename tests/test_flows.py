@@ -11,16 +11,32 @@ from hypothesis import strategies as st
 
 from aipo.errors import InputError
 from aipo.flows import Flow, GaussianFlow, Glow, MixtureFlow, RealNVP, TarFlow
-from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1, haar, haar_inverse
+from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1, haar, haar_inverse, opponent, opponent_inverse
 from aipo.flows.realnvp import ResidualNet
+from aipo.flows.tarflow import join_details, split_details
 from aipo.prior import load_prior_files, save_prior_files
 
 SHAPE = (3, 8, 8)
+
+
+def small_tarflow(patch: int, blocks: int, layers: int) -> TarFlow:
+    return TarFlow(
+        SHAPE,
+        patch=patch,
+        width=16,
+        head=8,
+        blocks=blocks,
+        layers=layers,
+        thumbnail_couplings=[2],
+        thumbnail_hidden=[8],
+    )
+
+
 FLOWS = {
     "realnvp": lambda: RealNVP(SHAPE, couplings=[4, 2], hidden=[8, 8]),
     "glow": lambda: Glow(SHAPE, steps=[2, 2], hidden=[8, 8]),
-    "tarflow": lambda: TarFlow(SHAPE, patch=4, width=16, head=8, blocks=3, layers=2, groups=4),
-    "tarflow, one group": lambda: TarFlow(SHAPE, patch=2, width=16, head=8, blocks=2, layers=1, groups=1),
+    "tarflow": lambda: small_tarflow(patch=4, blocks=3, layers=2),
+    "tarflow, one cell": lambda: small_tarflow(patch=2, blocks=2, layers=1),
     "gaussian": lambda: GaussianFlow(SHAPE),
     "mixture": lambda: MixtureFlow(SHAPE, stds=(0.5, 0.5)),
 }
@@ -151,13 +167,13 @@ def test_initialise_standardises_activations():
 
 def test_tarflow_is_causal():
     """The scale and shift of a patch must not depend on itself or on later patches."""
-    flow = trained(TarFlow(SHAPE, patch=4, width=16, head=8, blocks=1, layers=2, groups=1))
-    tokens = torch.randn(1, 4, 48, dtype=torch.float64)
-    summary = flow.blocks[0].transformer(tokens)
+    flow = trained(small_tarflow(patch=4, blocks=1, layers=2))
+    tokens, context = torch.randn(1, 4, 45, dtype=torch.float64), torch.randn(1, 4, 16, dtype=torch.float64)
+    summary = flow.blocks[0].transformer(tokens, context)
     for t in range(4):
         changed = tokens.clone()
         changed[:, t] += 1
-        moved = (flow.blocks[0].transformer(changed) - summary).abs().amax(dim=(0, 2)) > 1e-12
+        moved = (flow.blocks[0].transformer(changed, context) - summary).abs().amax(dim=(0, 2)) > 1e-12
         assert not moved[: t + 1].any()
         assert moved[t + 1 :].all()
 
@@ -170,6 +186,32 @@ def test_haar_is_orthonormal(channels, half_height, half_width):
     assert y.shape == (2, 4 * channels, half_height, half_width)
     torch.testing.assert_close(y.square().sum(), x.square().sum())
     torch.testing.assert_close(haar_inverse(y), x)
+
+
+def test_opponent_colours_are_a_rotation():
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    y = opponent(x)
+    torch.testing.assert_close(y.square().sum(1), x.square().sum(1))
+    torch.testing.assert_close(opponent_inverse(y), x)
+    grey = torch.ones(1, 3, 1, 1, dtype=torch.float64)
+    torch.testing.assert_close(opponent(grey).flatten(), torch.tensor([3**0.5, 0, 0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_details_and_thumbnail_make_the_image(levels):
+    x = torch.randn(2, 3, 16, 8, dtype=torch.float64)
+    thumbnail, details = split_details(x, levels)
+    torch.testing.assert_close(thumbnail, F.avg_pool2d(x, 2**levels))
+    torch.testing.assert_close(join_details(thumbnail, details, levels), x)
+    energy = details.square().sum() + 4**levels * thumbnail.square().sum()
+    torch.testing.assert_close(energy, x.square().sum())
+
+
+def test_details_of_a_patch_come_from_that_patch():
+    x = torch.zeros(1, 3, 16, 16, dtype=torch.float64)
+    x[:, :, 5, 10] = 1
+    _, details = split_details(x, 2)
+    assert details[0].abs().sum(0).nonzero().tolist() == [[1, 2]]
 
 
 class TestAgainstNormflows:
@@ -233,8 +275,8 @@ def test_one_by_one_convolution_multiplies_by_its_weight(generator):
     "make",
     [
         lambda: RealNVP((3, 12, 12), couplings=[2, 2, 2], hidden=[8, 8, 8]),
-        lambda: TarFlow(SHAPE, patch=3),
-        lambda: TarFlow(SHAPE, patch=4, groups=5),
+        lambda: small_tarflow(patch=3, blocks=1, layers=1),
+        lambda: small_tarflow(patch=16, blocks=1, layers=1),
         lambda: GaussianFlow((1, 2, 2), factor=-torch.eye(4)),
         lambda: Glow((3, 8), steps=[1], hidden=[8]),
     ],

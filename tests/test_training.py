@@ -56,6 +56,18 @@ def test_bits_per_dim_of_a_uniform_density():
     torch.testing.assert_close(bits_per_dim(flow, make_images(4), bits=5), torch.full((4,), 5.0))
 
 
+def test_noise_is_added_before_quantisation():
+    """With 8 bits and no flips to be seen on a flat image, what is left beside dequantisation is the noise."""
+    images = torch.full((64, *SHAPE), 128, dtype=torch.uint8)
+    plain, noisy = (Trainer(make_flow(), images, settings(bits=8, noise=s))._batch(64) for s in (0.0, 0.03))
+    cell = 1 / 256
+    assert abs(plain.std().item() - cell / 12**0.5) < 0.1 * cell
+    assert abs(noisy.std().item() - 0.03) < 0.002
+    assert abs(noisy.mean().item() - plain.mean().item()) < 0.002
+    black = Trainer(make_flow(), 0 * images, settings(noise=0.2))._batch(64)
+    assert 0 <= black.min() and black.max() < 1
+
+
 def test_training_lowers_the_loss():
     images = make_images()
     trainer = Trainer(make_flow(), images, settings(steps=120, lr=5e-3, ema=0.9))

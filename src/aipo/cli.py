@@ -189,6 +189,11 @@ def train(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.001; tarflow 0.0005")] = None,
+    ema: Annotated[float, typer.Option(min=0, max=1, help="Decay of the averaged weights, per step.")] = 0.999,
+    noise: Annotated[
+        float, typer.Option(min=0, help="Gaussian noise on the images (sigma, 0..1): a smoother prior.")
+    ] = 0.0,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Of the networks' matrices.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     every: Annotated[float, typer.Option(min=1, help="Seconds between validations and checkpoints.")] = 60.0,
     data: Annotated[str, typer.Option(help="For the card: what the images are.")] = "",
@@ -212,6 +217,9 @@ def train(
         steps=steps,
         minutes=minutes,
         lr=lr or (5e-4 if model is Model.tarflow else 1e-3),
+        ema=ema,
+        noise=noise,
+        weight_decay=weight_decay,
         seed=seed,
         # On a CPU compiling takes longer than a short training gains by it.
         compile=torch.cuda.is_available(),

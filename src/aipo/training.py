@@ -49,6 +49,7 @@ class Settings:
     weight_decay: float = 0.01
     clip: float = 1.0
     ema: float = 0.999
+    noise: float = 0.0
     seed: int = 0
     half: bool = True
     compile: bool = True
@@ -163,6 +164,9 @@ class Trainer:
         flip = torch.rand(count, 1, 1, 1, generator=self.generator, device=self.device) < 0.5
         images = self.images[index]
         images = torch.where(flip, images.flip(-1), images)
+        if self.settings.noise:
+            grain = torch.randn(images.shape, generator=self.generator, device=self.device)
+            images = (images + 255 * self.settings.noise * grain).round().clamp(0, 255)
         noise = torch.rand(images.shape, generator=self.generator, device=self.device)
         x = dequantise(images, self.settings.bits, noise)
         return x.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else x

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from aipo.flows.base import Net
 from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1
-from aipo.flows.multiscale import LOG_SCALE_LIMIT, MultiScale, Step, ZeroConv
+from aipo.flows.multiscale import MultiScale, Step, ZeroConv, scale_limit
 
 __all__ = ["Glow"]
 
@@ -49,7 +49,7 @@ class Glow(MultiScale):
             return Step(
                 ActNorm(channels),
                 Invertible1x1(channels, generator),
-                AffineCoupling(ConvNet(channels // 2, channels, hidden[level]), LOG_SCALE_LIMIT),
+                AffineCoupling(ConvNet(channels // 2, channels, hidden[level]), scale_limit(steps[level])),
             )
 
         with torch.random.fork_rng(devices=[]):

@@ -16,6 +16,8 @@ __all__ = [
     "Permute",
     "haar",
     "haar_inverse",
+    "opponent",
+    "opponent_inverse",
     "soft_clamp",
 ]
 
@@ -42,6 +44,25 @@ def haar_inverse(y: Tensor) -> Tensor:
     a, b, c, d = ll + lh + hl + hh, ll - lh + hl - hh, ll + lh - hl - hh, ll - lh - hl + hh
     top, bottom = torch.stack([a, b], dim=-1).flatten(-2), torch.stack([c, d], dim=-1).flatten(-2)
     return 0.5 * torch.stack([top, bottom], dim=-2).flatten(-3, -2)
+
+
+def opponent(x: Tensor) -> Tensor:
+    """RGB -> brightness, red-blue, green-magenta: an orthonormal turn that takes most of the correlation away.
+
+    Images of other than three channels pass unchanged.
+    """
+    if x.shape[1] != 3:
+        return x
+    r, g, b = x.unbind(1)
+    return torch.stack([(r + g + b) / 3**0.5, (r - b) / 2**0.5, (r - 2 * g + b) / 6**0.5], dim=1)
+
+
+def opponent_inverse(y: Tensor) -> Tensor:
+    """The inverse of `opponent`, which is its transpose."""
+    if y.shape[1] != 3:
+        return y
+    brightness, red_blue, green = y[:, 0] / 3**0.5, y[:, 1] / 2**0.5, y[:, 2] / 6**0.5
+    return torch.stack([brightness + red_blue + green, brightness - 2 * green, brightness - red_blue + green], dim=1)
 
 
 class ActNorm(nn.Module):
@@ -84,15 +105,17 @@ class Invertible1x1(nn.Module):
     """Glow's invertible 1x1 convolution, W = P L (U + diag(s)): triangular factors make the log-det a sum.
 
     P is a fixed permutation, L unit lower and U strictly upper triangular, s = sign * exp(log_s). It starts at a
-    random rotation.
+    random rotation, or without a generator at the identity.
     """
 
     order: Tensor
     sign: Tensor
 
-    def __init__(self, channels: int, generator: torch.Generator):
+    def __init__(self, channels: int, generator: torch.Generator | None = None):
         super().__init__()
-        rotation, _ = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64))
+        rotation = torch.eye(channels, dtype=torch.float64)
+        if generator is not None:
+            rotation, _ = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64))
         p, lower, upper = torch.linalg.lu(rotation)
         s = upper.diagonal()
         # Row i of P @ M is row order[i] of M: an index is smaller and faster than a permutation matrix.

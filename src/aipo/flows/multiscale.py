@@ -10,13 +10,21 @@ from torch import Tensor, nn
 
 from aipo.errors import InputError
 from aipo.flows.base import Flow, Net
-from aipo.flows.layers import GaussianSplit, haar, haar_inverse
+from aipo.flows.layers import GaussianSplit, haar, haar_inverse, opponent, opponent_inverse
 
-__all__ = ["CENTRE", "LOG_SCALE_LIMIT", "SCALE", "MultiScale", "ZeroConv", "chain", "chain_inverse"]
+__all__ = ["CENTRE", "SCALE", "MultiScale", "Step", "ZeroConv", "chain", "chain_inverse", "scale_limit"]
 
 # Images in [0, 1] are centred and brought to about unit variance before the first layer: h = (x - CENTRE) * SCALE.
 CENTRE, SCALE = 0.5, 4.0
-LOG_SCALE_LIMIT = 1.5
+# How far the predicted log-scales of a stack of layers may add up. Left free, they grow ever sharper on images that
+# are smoother than any data, and MAP estimates collapse into them; the bound costs no likelihood (docs/priors.md).
+LOG_SCALE_RANGE = 3.0
+SPLIT_LOG_SCALE_LIMIT = 0.5
+
+
+def scale_limit(layers: int) -> float:
+    """The bound on each layer's log-scales in a stack of so many layers."""
+    return LOG_SCALE_RANGE / layers
 
 
 class ZeroConv(nn.Conv2d):
@@ -88,11 +96,11 @@ class MultiScale(Flow):
             self.levels.append(nn.Sequential(*(make_step(level, i, channels) for i in range(num_steps))))
             if level < len(depth) - 1:
                 channels //= 2
-                self.splits.append(GaussianSplit(SplitNet(channels), LOG_SCALE_LIMIT))
+                self.splits.append(GaussianSplit(SplitNet(channels), SPLIT_LOG_SCALE_LIMIT))
         self._top_shape = (channels, height >> len(depth), width >> len(depth))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = (x - CENTRE) * SCALE
+        h = opponent((x - CENTRE) * SCALE)
         log_det = x.new_full((len(x),), self.num_dims * math.log(SCALE))
         latents = []
         for i, level in enumerate(self.levels):
@@ -111,7 +119,7 @@ class MultiScale(Flow):
             if i < len(self.splits):
                 h = self.splits[i].inverse(h, parts[i].view_as(h))  # type: ignore[operator]
             h = haar_inverse(chain_inverse(self.levels[i], h))
-        return h / SCALE + CENTRE
+        return opponent_inverse(h) / SCALE + CENTRE
 
     def _latent_sizes(self) -> list[int]:
         # Each split gives away half of what is left.

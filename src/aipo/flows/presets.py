@@ -14,10 +14,21 @@ __all__ = ["PRESETS", "make_flow"]
 
 PRESETS: dict[str, tuple[Callable[..., Flow], dict[str, Any]]] = {
     # Most bits are spent on the finest level and most parameters on the coarse ones, where they cost little time.
-    "realnvp": (RealNVP, {"couplings": [10, 8, 8, 4], "hidden": [64, 96, 128, 128]}),
+    "realnvp": (RealNVP, {"couplings": [8, 8, 8, 4], "hidden": [80, 96, 128, 128]}),
     "realnvp-small": (RealNVP, {"couplings": [6, 6, 4, 4], "hidden": [32, 48, 40, 32]}),
-    "glow": (Glow, {"steps": [24, 16, 12, 8], "hidden": [192, 224, 256, 256]}),
-    "tarflow": (TarFlow, {"patch": 4, "width": 256, "head": 64, "blocks": 6, "layers": 3, "groups": 4}),
+    "glow": (Glow, {"steps": [16, 16, 12, 4], "hidden": [192, 224, 256, 256]}),
+    "tarflow": (
+        TarFlow,
+        {
+            "patch": 4,
+            "width": 256,
+            "head": 64,
+            "blocks": 5,
+            "layers": 3,
+            "thumbnail_couplings": [6, 4],
+            "thumbnail_hidden": [80, 80],
+        },
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aipo.flows.base import Net
 from aipo.flows.layers import ActNorm, AffineCoupling, Permute
-from aipo.flows.multiscale import LOG_SCALE_LIMIT, MultiScale, Step, ZeroConv
+from aipo.flows.multiscale import MultiScale, Step, ZeroConv, scale_limit
 
 __all__ = ["RealNVP"]
 
@@ -71,7 +71,7 @@ class RealNVP(MultiScale):
             return Step(
                 ActNorm(channels),
                 Permute(swapped if index % 2 else shuffled),
-                AffineCoupling(net, LOG_SCALE_LIMIT),
+                AffineCoupling(net, scale_limit(couplings[level])),
             )
 
         with torch.random.fork_rng(devices=[]):
