@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from aipo.errors import InputError
     from aipo.iterate import Result
     from aipo.noise import Gaussian, Laplace, Noise
+    from aipo.path import Path
     from aipo.prior import Prior
     from aipo.problem import MapProblem
-    from aipo.solvers import Amortized, Certified, FixedLambda
+    from aipo.solvers import Amortized, Certified, FixedLambda, FollowPath, follow_path
     from aipo.zoo import load_prior, prior_names
 
 __version__ = "0.1.0"
@@ -19,14 +20,17 @@ __all__ = [
     "Amortized",
     "Certified",
     "FixedLambda",
+    "FollowPath",
     "Gaussian",
     "InputError",
     "Laplace",
     "MapProblem",
     "Noise",
+    "Path",
     "Prior",
     "Result",
     "flows",
+    "follow_path",
     "images",
     "initial",
     "load_prior",
@@ -45,11 +49,14 @@ _HOME = {
     "Gaussian": "noise",
     "Laplace": "noise",
     "Noise": "noise",
+    "Path": "path",
     "Prior": "prior",
     "MapProblem": "problem",
     "Amortized": "solvers",
     "Certified": "solvers",
     "FixedLambda": "solvers",
+    "FollowPath": "solvers",
+    "follow_path": "solvers",
     "load_prior": "zoo",
     "prior_names": "zoo",
 }

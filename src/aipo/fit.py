@@ -18,7 +18,8 @@ from aipo.files import ensure_folder, write_atomically
 from aipo.flows.presets import PRESETS, make_flow
 from aipo.images import tile, write_image
 from aipo.likelihood import bits_per_dim
-from aipo.prior import load_prior_files, save_prior_files
+from aipo.prior import Prior, load_prior_files, save_prior_files
+from aipo.surrogate import measure_surrogate
 from aipo.training import Settings, Trainer, start_distributed
 
 __all__ = ["fit"]
@@ -99,6 +100,7 @@ def _finish(trainer: Trainer, card: dict[str, Any], out: Path, images: Tensor, h
         "bits_per_dim_train": round(bits_per_dim(flow, images[: len(held_out)], card["bits"]).mean().item(), 4),
         "bits_per_dim_val": round(bits_per_dim(flow, held_out, card["bits"]).mean().item(), 4),
     }
+    card["surrogate"] = measure_surrogate(Prior(flow, card["bits"]).gradient, _floats(images, trainer.device))
     card = save_prior_files(flow, card, out)
     samples = torch.cat([flow.sample(16, t, seed=i) for i, t in enumerate((0.5, 0.7, 0.85, 1.0))])
     mean = flow.decode(torch.zeros(1, flow.num_dims, device=trainer.device))
@@ -108,6 +110,10 @@ def _finish(trainer: Trainer, card: dict[str, Any], out: Path, images: Tensor, h
     )
     _draw_curve(card["training"]["history"], out.with_suffix(".curve.png"))
     return card
+
+
+def _floats(images: Tensor, device: torch.device) -> Tensor:
+    return images[:4096].to(device).float() / 255
 
 
 def _draw_curve(history: list[dict[str, float]], path: Path) -> None:

@@ -46,9 +46,17 @@ class Noise:
         """Draw noise of a shape (B, ...). The generator is on the CPU: one seed, one noise on all devices."""
         raise NotImplementedError
 
+    def variance(self, y: Tensor) -> Tensor:
+        """About the variance of one entry of the noise on measurements y (B, ...), per image: (B,)."""
+        e = self.sample((len(y), 4096), Generator().manual_seed(0)).to(y)
+        # Half the range between the 16th and 84th percentile: a heavy tail need not have a variance.
+        return ((e.quantile(0.84, dim=1) - e.quantile(0.16, dim=1)) / 2).square()
+
 
 class _ScaledNoise(Noise):
     """Noise with independent entries and one scale, shared by the batch or per image."""
+
+    _unit_variance: float
 
     def __init__(self, name: str, scale: float | Tensor):
         self._name = name
@@ -71,6 +79,10 @@ class _ScaledNoise(Noise):
 
     def _unit_sample(self, shape: Sequence[int], generator: Generator | None) -> Tensor:
         raise NotImplementedError
+
+    def variance(self, y: Tensor) -> Tensor:
+        scale = torch.as_tensor(self._scale_for(y), dtype=y.dtype, device=y.device)
+        return self._unit_variance * scale.flatten().square().expand(len(y))
 
     def sample(
         self,
@@ -99,6 +111,8 @@ class Gaussian(_ScaledNoise):
             image.
     """
 
+    _unit_variance = 1.0
+
     def __init__(self, sigma: float | Tensor):
         super().__init__("sigma", sigma)
 
@@ -121,6 +135,8 @@ class Laplace(_ScaledNoise):
         scale: > 0, on the [0,1] scale of the images (the standard deviation is sqrt(2) scale); one number or
             a tensor (B,), one per image.
     """
+
+    _unit_variance = 2.0
 
     def __init__(self, scale: float | Tensor):
         super().__init__("scale", scale)

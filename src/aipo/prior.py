@@ -11,6 +11,7 @@ import json
 import math
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from torch import Tensor
 from aipo.errors import InputError
 from aipo.files import write_atomically
 from aipo.flows import ARCHITECTURES, Flow
+from aipo.surrogate import Surrogate, measure_surrogate
 
 __all__ = ["Prior", "load_prior_files", "save_prior_files"]
 
 CARD_FORMAT = 1
+SURROGATE_SAMPLES = 64
 REQUIRED = (
     "format",
     "name",
@@ -77,9 +80,25 @@ class Prior:
         """Images G(temperature * z): (num, C, H, W)."""
         return self.flow.sample(num, temperature, seed)
 
+    @cached_property
+    def surrogate(self) -> Surrogate:
+        """The Gaussian that stands in for it: from the card, or measured on the prior's own samples."""
+        weights = next(self.flow.parameters())
+        entry = self.card.get("surrogate")
+        if entry is None:
+            entry = measure_surrogate(self.gradient, self.sample(SURROGATE_SAMPLES))
+        return Surrogate.from_card(entry, self.image_shape).to(weights)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of P at images x: (B, C, H, W)."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.P(x).sum(), x)[0]
+
     def to(self, *args: Any, **kwargs: Any) -> Prior:
         """Move the flow (in place, as torch modules do) to a device or dtype."""
         self.flow.to(*args, **kwargs)
+        self.__dict__.pop("surrogate", None)
         return self
 
 

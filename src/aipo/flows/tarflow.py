@@ -165,7 +165,8 @@ def split_details(x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
 
     Details come in cells of 3C, coarse to fine. The map is orthonormal but for the thumbnail's factor 1/p.
     """
-    low, cells = x, []
+    low = x
+    cells: list[Tensor] = []
     for level in range(levels):
         bands = haar(low)
         low, detail = bands[:, : x.shape[1]], bands[:, x.shape[1] :]

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import Noise, as_generator
+from aipo.spectrum import Spectrum
 
 __all__ = ["Operator", "checked_image_shape"]
 
@@ -61,6 +63,24 @@ class Operator:
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The part of v (B, C, H, W) that leaves f unchanged at x to first order."""
+        raise NotImplementedError
+
+    def adjoint_at(self, x: Tensor, u: Tensor) -> Tensor:
+        """J^T u (B, C, H, W) for u (B, *measurement_shape), J being the Jacobian of f at x."""
+        return torch.func.vjp(self.A, x)[1](u)[0]
+
+    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+        """Solve (precision * J^T J + lam * S) v = b for each image, J being the Jacobian of f at x.
+
+        This is Newton's step for a Gaussian prior; solvers use it as a preconditioner, so a few digits suffice.
+
+        Arguments:
+            b: right-hand sides (B, C, H, W).
+            precision: 1 / variance of the noise (B,).
+            lam: weight of the regulariser (B,), > 0.
+            spectrum: S.
+            x: where J is taken (B, C, H, W); no matter for a linear operator.
+        """
         raise NotImplementedError
 
     def check_image(self, x: Tensor) -> None:

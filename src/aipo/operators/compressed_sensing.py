@@ -12,8 +12,11 @@ from aipo.operators.base import checked_image_shape
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 from aipo.operators.precision import at_least_float32
+from aipo.spectrum import Spectrum, analyse
 
 __all__ = ["CompressedSensing"]
+
+KEPT_FACTORS = 8  # of 64 MB each at m = 4000
 
 
 class CompressedSensing(LinearOperator):
@@ -48,6 +51,8 @@ class CompressedSensing(LinearOperator):
         super().__init__(image_shape, measurement_shape=(matrix.shape[0],))
         self._matrix = Constant(matrix)
         self._cholesky: Constant | None = None
+        self._whitened: tuple[Spectrum, Tensor] | None = None
+        self._factors: dict[tuple[float, float], Tensor] = {}
 
     @property
     def matrix(self) -> Tensor:
@@ -71,6 +76,35 @@ class CompressedSensing(LinearOperator):
         exact = at_least_float32(y)
         z = torch.cholesky_solve(exact.T, self._cholesky.like(exact)).T
         return self.A_adjoint(z.to(y.dtype))
+
+    @torch.no_grad()
+    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+        """See `Operator`. By Woodbury's identity, with one m x m factorisation for each precision and lam."""
+        out = torch.empty_like(b)
+        pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
+        for i, (weight, scale) in enumerate(pairs.tolist()):
+            mine = group == i
+            v = spectrum.solve(b[mine], scale)
+            z = torch.cholesky_solve(self.A(v).T, self._capacitance(weight, scale, spectrum, b)).T
+            out[mine] = v - spectrum.solve(self.A_adjoint(z), scale)
+        return out
+
+    def _capacitance(self, precision: float, lam: float, spectrum: Spectrum, like: Tensor) -> Tensor:
+        """The Cholesky factor of I / precision + A (lam S)^-1 A^T; the last few are kept."""
+        if self._whitened is None or self._whitened[0] is not spectrum:
+            rows = self._matrix.like(like).split(512)
+            parts = [analyse(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
+            white = torch.cat([part.flatten(1) for part in parts])
+            self._whitened = (spectrum, white @ white.T)
+            self._factors.clear()
+        key = (precision, lam)
+        if key not in self._factors:
+            if len(self._factors) >= KEPT_FACTORS:
+                self._factors.pop(next(iter(self._factors)))
+            gram = self._whitened[1] / lam
+            gram.diagonal().add_(1 / precision)
+            self._factors[key] = torch.linalg.cholesky(gram)
+        return self._factors[key]
 
 
 def _gram_cholesky(matrix: Tensor) -> Tensor:

@@ -11,7 +11,11 @@ __all__ = ["conjugate_gradient"]
 
 
 def conjugate_gradient(
-    apply: Callable[[Tensor], Tensor], b: Tensor, max_iter: int = 500, tol: float | None = None
+    apply: Callable[[Tensor], Tensor],
+    b: Tensor,
+    max_iter: int = 500,
+    tol: float | None = None,
+    precondition: Callable[[Tensor], Tensor] = lambda r: r,
 ) -> Tensor:
     """Solve H v = b for each image, from v = 0.
 
@@ -23,10 +27,13 @@ def conjugate_gradient(
         b: right-hand sides (B, ...).
         tol: an image is done, and stays as it is, once its residual is below tol * |b|; by default 2e-12 in
             float64, 6e-6 in float32: well above rounding, which a singular H would blow up into huge steps.
+        precondition: r (B, ...) -> M r, with M symmetric, positive definite and near the inverse of H. Residuals
+            are then measured by r^T M r.
     """
     tol = torch.finfo(b.dtype).eps ** 0.75 if tol is None else tol
-    v, r, p = torch.zeros_like(b), b, b
-    rr = _dot(r, r)
+    v, r = torch.zeros_like(b), b
+    z = precondition(r)
+    p, rr = z, _dot(r, z)
     enough = tol**2 * rr
     for i in range(max_iter):
         active = rr > enough
@@ -38,8 +45,9 @@ def conjugate_gradient(
         moving = active & (pHp > 0)
         alpha = torch.where(moving, rr / torch.where(moving, pHp, 1), 0)
         v, r = v + alpha * p, r - alpha * Hp
-        rr, rr_before = _dot(r, r), rr
-        p = torch.where(moving, r + rr / torch.where(moving, rr_before, 1) * p, p)
+        z = precondition(r)
+        rr, rr_before = _dot(r, z), rr
+        p = torch.where(moving, z + rr / torch.where(moving, rr_before, 1) * p, p)
     return v
 
 

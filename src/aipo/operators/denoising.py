@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from aipo.batch import per_image
 from aipo.operators.linear import LinearOperator
+from aipo.spectrum import Spectrum
 
 __all__ = ["Denoising"]
 
@@ -25,3 +27,7 @@ class Denoising(LinearOperator):
 
     def A_dagger(self, y: Tensor) -> Tensor:
         return self.A_adjoint(y)
+
+    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+        """See `Operator`. In closed form, frequency by frequency."""
+        return spectrum.solve(b, per_image(lam, b), per_image(precision, b))

@@ -6,6 +6,8 @@ from torch import Tensor
 from aipo.batch import CHECK_EVERY, max_change, per_image
 from aipo.operators.base import Operator
 from aipo.operators.conjugate_gradient import conjugate_gradient
+from aipo.operators.regularised import solve_by_conjugate_gradients
+from aipo.spectrum import Spectrum
 
 __all__ = ["LinearOperator"]
 
@@ -44,6 +46,10 @@ class LinearOperator(Operator):
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The part of v (B, C, H, W) in the null space of A, v - A^+ A v; the same at every x."""
         return v - self.A_dagger(self.A(v))
+
+    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+        """See `Operator`. By conjugate gradients; an operator that knows a closed form overrides this."""
+        return solve_by_conjugate_gradients(lambda v: self.A_adjoint(self.A(v)), b, precision, lam, spectrum)
 
     @torch.no_grad()
     def project(self, x: Tensor, y: Tensor, max_iter: int = 500, tol: float = 1e-6) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from aipo.batch import max_change, per_image
 from aipo.operators.base import Operator
 from aipo.operators.conjugate_gradient import conjugate_gradient
+from aipo.operators.regularised import solve_by_conjugate_gradients
+from aipo.spectrum import Spectrum
 
 __all__ = ["NonlinearOperator"]
 
@@ -65,6 +67,12 @@ class NonlinearOperator(Operator):
         self.check_image(v)
         J, Jt = self._jacobian(x)
         return v - conjugate_gradient(lambda u: Jt(J(u)), Jt(J(v)))
+
+    @torch.no_grad()
+    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+        """See `Operator`. By conjugate gradients with the Jacobian at x (Gauss-Newton)."""
+        J, Jt = self._jacobian(x)
+        return solve_by_conjugate_gradients(lambda v: Jt(J(v)), b, precision, lam, spectrum)
 
     def _jacobian(self, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
         """The products v -> J v and u -> J^T u with the Jacobian of f at x."""

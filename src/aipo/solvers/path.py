@@ -1,0 +1,367 @@
+"""All solutions x*(lam) along a grid of lam for about the price of one: quasi-Newton, each started at the last.
+
+Each solution is a good start for the next, and L-BFGS begins with a good model of the Hessian,
+
+    H(lam) = W (J^T J / sigma^2 + lam S) W.
+
+S is the mean curvature of the prior (`Surrogate`), diagonal in frequency; the bracket is solved in closed form or by
+conjugate gradients at almost no cost beside a gradient of the flow. W is diagonal in space. A flow bends far more
+where an image is flat than where it is textured, and the steps taken so far show where: W^2 is the local ratio of the
+curvature they met to that of the bracket. Because L is linear in lam, the stored steps are kept with the changes of
+both gradients and re-weighted exactly when lam changes.
+
+Every image has its own line search, history and schedule. One step of the iteration is one gradient evaluation, of a
+trial point that is then accepted or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aipo import initial
+from aipo.batch import per_image
+from aipo.engine import Evaluation
+from aipo.errors import InputError
+from aipo.iterate import Result, Solver, State, Status
+from aipo.path import Path
+from aipo.problem import MapProblem
+from aipo.spectrum import Spectrum
+
+__all__ = ["FollowPath", "follow_path"]
+
+ARMIJO = 1e-4
+SHORTEST_STEP = 1e-6
+TINY = 1e-30
+WINDOW = 3  # pixels over which local curvature is averaged, twice
+AGEING = 0.9  # of the steps from which it is taken
+LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)
+
+
+@dataclass(frozen=True)
+class PathState(State):
+    """x is the trial point, x_seen the iterate; D, P, grad_D, grad_P belong to the iterate.
+
+    Attributes:
+        index: which lam of the grid each image is at (B,).
+        spent: evaluations spent at that lam (B,).
+        direction, slope, step: the line search from the iterate; slope is the derivative of L along the direction.
+        S, Y_D, Y_P: the last steps of the iterate and the changes of both gradients, (B, memory, n).
+        pairs: how many pairs an image has stored so far (B,); the newest is at (pairs - 1) % memory.
+        concave: at how many steps the curvature of L was not positive, at this lam (B,).
+        path_*: what is known at each lam so far, (B, L, ...).
+    """
+
+    index: Tensor
+    spent: Tensor
+    grad_D: Tensor
+    grad_P: Tensor
+    direction: Tensor
+    slope: Tensor
+    step: Tensor
+    S: Tensor
+    Y_D: Tensor
+    Y_P: Tensor
+    pairs: Tensor
+    concave: Tensor
+    path_x: Tensor
+    path_values: Tensor
+
+
+# What path_values holds for each image and lam.
+COLUMNS = ("D", "P", "gradient_norm", "gap", "evals", "concave")
+
+
+@dataclass(frozen=True)
+class FollowPath(Solver[PathState]):
+    """Preconditioned L-BFGS along a grid of lam, from the smallest to the largest.
+
+    Arguments:
+        lambdas: the grid, ascending, > 0.
+        evals: gradient evaluations per image for the whole path.
+        first_share: share of them for the first lam. The others share the rest in proportion to the steps of log lam,
+            and what one does not need goes to those after it.
+        tolerance: go on to the next lam once the estimated gap to the minimum is below this, in nats.
+        memory: pairs that L-BFGS keeps.
+        model: of the Hessian: "local" is all of the above, "global" has W = 1, "none" is plain L-BFGS.
+
+    It starts at x0, by default `initial.gaussian`.
+    """
+
+    state_type: ClassVar = PathState
+
+    lambdas: tuple[float, ...] = LAMBDAS
+    evals: int = 120
+    first_share: float = 0.25
+    tolerance: float = 0.1
+    memory: int = 40
+    model: Literal["local", "global", "none"] = "local"
+
+    def __post_init__(self) -> None:
+        grid = self.lambdas
+        if not grid or not all(math.isfinite(v) and v > 0 for v in grid) or sorted(set(grid)) != list(grid):
+            raise InputError(f"lambdas must be positive, finite and ascending, got {list(grid)}")
+        if self.evals < len(grid) or not 0 < self.first_share < 1 or self.memory < 1 or self.tolerance < 0:
+            raise InputError(
+                f"need evals >= {len(grid)} (one per lam), 0 < first_share < 1, memory >= 1 and tolerance >= 0, got "
+                f"{self.evals}, {self.first_share}, {self.memory} and {self.tolerance}"
+            )
+
+    def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
+        return initial.gaussian(problem), 0
+
+    def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> PathState:
+        problem.operator.check_image(x0)
+        batch, grid = len(x0), len(self.lambdas)
+        zero = torch.zeros(batch, dtype=torch.int64, device=x0.device)
+        history = x0.new_zeros(batch, self.memory, x0[0].numel())
+        return PathState.start(
+            x0,
+            index=zero,
+            spent=zero,
+            grad_D=torch.zeros_like(x0),
+            grad_P=torch.zeros_like(x0),
+            direction=torch.zeros_like(x0),
+            slope=x0.new_zeros(batch),
+            step=x0.new_ones(batch),
+            S=history,
+            Y_D=history,
+            Y_P=history,
+            pairs=zero,
+            concave=zero,
+            path_x=x0.new_full((batch, grid, *x0.shape[1:]), torch.nan),
+            path_values=x0.new_full((batch, grid, len(COLUMNS)), torch.nan),
+        )
+
+    def step(self, problem: MapProblem, state: PathState) -> PathState:
+        evaluation = problem.evaluate(state.x)
+        state = replace(state, evals=state.evals + state.running, spent=state.spent + state.running)
+        state, accepted = self._judge(state, evaluation)
+        # A search that stalls has found what can be found at this lam in this precision.
+        stalled = state.running & ~accepted & (state.step < SHORTEST_STEP)
+        # The direction is needed anew where the iterate moved or lam will change.
+        state = self._turn(problem, state, accepted)
+        over = state.running & (accepted & (self._gap(state) < self.tolerance) | (state.spent >= self._allowed(state)))
+        over = over | stalled
+        if over.any():
+            state = self._record(state, over)
+            state = self._advance(state, over)
+            state = self._turn(problem, state, over)
+        moving = per_image(state.running, state.x)
+        trial = state.x_seen + per_image(state.step, state.x) * state.direction
+        return replace(state, x=torch.where(moving, trial, state.x))
+
+    def _lam(self, state: PathState) -> Tensor:
+        return torch.tensor(self.lambdas, dtype=state.D.dtype, device=state.D.device)[state.index]
+
+    def _judge(self, state: PathState, evaluation: Evaluation) -> tuple[PathState, Tensor]:
+        """Accept the trial points that lower L enough; the first evaluation of all is accepted if it is finite."""
+        lam = self._lam(state)
+        first = state.D.isnan()
+        finite = evaluation.finite
+        L = state.D + lam * state.P
+        enough = evaluation.loss(lam) <= L + ARMIJO * state.step * state.slope
+        accepted = state.running & finite & (first | enough)
+        state = self._remember(state, evaluation, accepted & ~first, lam)
+
+        def take(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(per_image(accepted, old), new, old)
+
+        # Where the trial failed: the minimum of the parabola through what is known, within bounds.
+        rise = evaluation.loss(lam) - L - state.step * state.slope
+        parabola = (-state.slope * state.step.square() / (2 * rise)).nan_to_num(0.0)
+        shorter = torch.where(finite, torch.clamp(parabola, 0.1 * state.step, 0.5 * state.step), 0.1 * state.step)
+        state = replace(
+            state,
+            x_seen=take(state.x, state.x_seen),
+            D=take(evaluation.D, state.D),
+            P=take(evaluation.P, state.P),
+            grad_D=take(evaluation.grad_D, state.grad_D),
+            grad_P=take(evaluation.grad_P, state.grad_P),
+            step=torch.where(accepted, torch.ones_like(shorter), shorter),
+        )
+        return state.stop(first & ~finite, Status.NON_FINITE), accepted
+
+    def _remember(self, state: PathState, evaluation: Evaluation, moved: Tensor, lam: Tensor) -> PathState:
+        """Store the step and the changes of both gradients, where the curvature along the step is positive."""
+        s = (state.x - state.x_seen).flatten(1)
+        y_D = (evaluation.grad_D - state.grad_D).flatten(1)
+        y_P = (evaluation.grad_P - state.grad_P).flatten(1)
+        y = y_D + lam[:, None] * y_P
+        good = moved & ((s * y).sum(1) > 1e-8 * s.norm(dim=1) * y.norm(dim=1))
+        at = (state.pairs % self.memory)[:, None]
+        here = good[:, None] & (torch.arange(self.memory, device=s.device) == at)
+
+        def put(history: Tensor, new: Tensor) -> Tensor:
+            return torch.where(here[:, :, None], new[:, None], history)
+
+        return replace(
+            state,
+            S=put(state.S, s),
+            Y_D=put(state.Y_D, y_D),
+            Y_P=put(state.Y_P, y_P),
+            pairs=state.pairs + good,
+            concave=state.concave + (moved & ((s * y).sum(1) <= 0)),
+        )
+
+    def _turn(self, problem: MapProblem, state: PathState, which: Tensor) -> PathState:
+        """A new direction for some images: minus the inverse Hessian, as far as it is known, times the gradient."""
+        lam = self._lam(state)
+        gradient = (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
+        Y = state.Y_D + lam[:, None, None] * state.Y_P
+        sy = (state.S * Y).sum(2)
+        # Re-weighted at a new lam, a pair may have lost its positive curvature: it is left out then.
+        usable = (sy > 1e-10 * state.S.norm(dim=2) * Y.norm(dim=2)) & (
+            torch.arange(self.memory, device=sy.device) < state.pairs[:, None]
+        )
+        rho = torch.where(usable, 1 / torch.where(usable, sy, 1), 0)
+        order = (state.pairs[:, None] - 1 - torch.arange(self.memory, device=sy.device)) % self.memory
+        rows = torch.arange(len(gradient), device=sy.device)
+        q = gradient
+        alphas = []
+        for i in order.unbind(1):
+            alpha = rho[rows, i] * (state.S[rows, i] * q).sum(1)
+            q = q - alpha[:, None] * Y[rows, i]
+            alphas.append(alpha)
+        r = self._inverse_model(problem, state, q, lam)
+        for i, alpha in zip(reversed(order.unbind(1)), reversed(alphas), strict=True):
+            beta = rho[rows, i] * (Y[rows, i] * r).sum(1)
+            r = r + (alpha - beta)[:, None] * state.S[rows, i]
+        slope = -(gradient * r).sum(1)
+        which = which & (slope < 0)
+        here = per_image(which, state.x)
+        return replace(
+            state,
+            direction=torch.where(here, -r.view_as(state.x), state.direction),
+            slope=torch.where(which, slope, state.slope),
+            step=torch.where(which, self._first_step(state, r), state.step),
+        )
+
+    def _inverse_model(self, problem: MapProblem, state: PathState, q: Tensor, lam: Tensor) -> Tensor:
+        """The inverse of the model Hessian times q, scaled to the curvature along the newest step."""
+        rows, newest = torch.arange(len(q), device=q.device), (state.pairs - 1) % self.memory
+        s, y = state.S[rows, newest], state.Y_D[rows, newest] + lam[:, None] * state.Y_P[rows, newest]
+        known = (state.pairs > 0) & ((s * y).sum(1) > 0)
+        if self.model == "none":
+            scale = (s * y).sum(1) / y.square().sum(1).clamp(min=TINY)
+            fallback = 0.1 / q.abs().amax(1).clamp(min=TINY)
+            return torch.where(known, scale, fallback)[:, None] * q
+        precision = 1 / problem.noise.variance(problem.y)
+        spectrum = problem.prior.surrogate.curvature
+        W = self._local_curvature(state, lam, spectrum)
+
+        def solve(b: Tensor) -> Tensor:
+            b = b.view_as(state.x) / W
+            r = problem.operator.solve_regularised(b, precision, lam, spectrum, state.x_seen)
+            return (r / W).flatten(1)
+
+        scale = torch.where(known, (s * y).sum(1) / (y * solve(y)).sum(1).clamp(min=TINY), 1)
+        return scale[:, None] * solve(q)
+
+    def _local_curvature(self, state: PathState, lam: Tensor, spectrum: Spectrum) -> Tensor:
+        """W (B, 1, H, W): the fourth root of the local ratio of squared gradient changes, met and modelled."""
+        ones = torch.ones_like(state.x[:, :1])
+        if self.model == "global":
+            return ones
+        batch, memory, n = state.S.shape
+        shape = state.x.shape[1:]
+        age = (state.pairs[:, None] - 1 - torch.arange(memory, device=lam.device)) % memory
+        met = state.Y_D + lam[:, None, None] * state.Y_P
+        modelled = spectrum.apply(state.S.view(-1, *shape)).view(batch, memory, n)
+        modelled = state.Y_D + lam[:, None, None] * modelled
+        # Recent steps count more; empty rows of the history are zero and do not count at all.
+        weight = AGEING ** age.to(lam.dtype) / met.square().sum(2).clamp(min=TINY)
+
+        def local(change: Tensor) -> Tensor:
+            energy = (weight[..., None] * change.square()).sum(1).view(-1, *shape).sum(1, keepdim=True)
+            for _ in range(2):
+                energy = F.avg_pool2d(F.pad(energy, [WINDOW // 2] * 4, mode="reflect"), WINDOW, 1)
+            return energy
+
+        ratio = (local(met) / local(modelled).clamp(min=TINY)).clamp(1e-4, 1e4)
+        return torch.where(per_image(state.pairs > 0, ones), ratio, ones) ** 0.25
+
+    def _first_step(self, state: PathState, r: Tensor) -> Tensor:
+        """1, but no pixel may move by more than half its range at once."""
+        return (0.5 / r.abs().amax(1).clamp(min=TINY)).clamp(max=1.0)
+
+    def _gap(self, state: PathState) -> Tensor:
+        """How far L is above its minimum, if the quasi-Newton model is right (B,)."""
+        return -state.slope / 2
+
+    def _allowed(self, state: PathState) -> Tensor:
+        """How many evaluations an image may spend at its lam: its share of what is left."""
+        left = (self.evals - (state.evals - state.spent)).to(state.D.dtype)
+        if len(self.lambdas) == 1:
+            return left
+        logs = torch.tensor([math.log(v) for v in self.lambdas], dtype=left.dtype, device=left.device)
+        steps = torch.cat([logs.new_zeros(1), logs.diff()])
+        share = steps / steps.flip(0).cumsum(0).flip(0)
+        share[0] = self.first_share
+        return (share[state.index] * left).round().clamp(min=1)
+
+    def _record(self, state: PathState, which: Tensor) -> PathState:
+        lam = self._lam(state)
+        gradient = (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
+        counts = (state.evals.to(lam.dtype), state.concave.to(lam.dtype))
+        columns = [state.D, state.P, gradient.norm(dim=1), self._gap(state), *counts]
+        here = which[:, None] & (torch.arange(len(self.lambdas), device=lam.device) == state.index[:, None])
+        values = torch.stack(columns, dim=1)[:, None]
+        return replace(
+            state,
+            path_x=torch.where(here[..., None, None, None], state.x_seen[:, None], state.path_x),
+            path_values=torch.where(here[..., None], values, state.path_values),
+        )
+
+    def _advance(self, state: PathState, which: Tensor) -> PathState:
+        last = state.index == len(self.lambdas) - 1
+        state = state.stop(which & last, Status.DONE)
+        on = which & ~last
+        return replace(
+            state,
+            index=state.index + on,
+            spent=state.spent.masked_fill(on, 0),
+            concave=state.concave.masked_fill(on, 0),
+        )
+
+    def result(self, problem: MapProblem, state: PathState) -> Path:  # type: ignore[override]
+        lam = torch.tensor(self.lambdas, dtype=state.D.dtype, device=state.D.device)
+        columns = {name: state.path_values[..., i] for i, name in enumerate(COLUMNS)}
+        status = [Status(code).text for code in state.status.tolist()]
+        return Path(lam=lam, x=state.path_x, status=status, **columns)
+
+    def budget(self, state: PathState) -> int:
+        return self.evals
+
+
+def follow_path(
+    problem: MapProblem,
+    lambdas: Sequence[float] = LAMBDAS,
+    *,
+    evals: int = 120,
+    x0: Tensor | None = None,
+    progress: bool = False,
+    callback: Callable[[PathState], None] | None = None,
+    checkpoint: str | FilePath | None = None,
+) -> Path:
+    """Solve at every lam of a grid, each started at the solution before it.
+
+    Arguments:
+        lambdas: the grid, ascending.
+        evals: gradient evaluations per image for all of it.
+        x0: where to start (B, C, H, W); by default the solution under a Gaussian, `initial.gaussian`.
+        checkpoint: a .safetensors file from which a broken run goes on, see `Solver.solve`.
+    """
+    solver = FollowPath(tuple(float(v) for v in lambdas), evals)
+    result: Result | Path = solver.solve(
+        problem, solver.lambdas[-1], x0, progress=progress, callback=callback, checkpoint=checkpoint
+    )
+    assert isinstance(result, Path)
+    return result
