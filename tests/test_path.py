@@ -12,8 +12,8 @@ from aipo.solvers import FollowPath
 from aipo.spectrum import Spectrum, analyse, expand_bands, radial_bands, synthesise
 from aipo.surrogate import Surrogate, measure_surrogate
 from linear_gaussian import OPERATORS, SHAPE, known_problem
-from small_problem import build_flow, make_problem, restricted
 from small_problem import SHAPE as FLOW_SHAPE
+from small_problem import build_flow, make_problem, restricted
 
 GRID = (0.3, 1.0, 2.0)
 

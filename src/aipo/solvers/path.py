@@ -185,7 +185,7 @@ class FollowPath(Solver[PathState]):
             P=take(evaluation.P, state.P),
             grad_D=take(evaluation.grad_D, state.grad_D),
             grad_P=take(evaluation.grad_P, state.grad_P),
-            step=torch.where(accepted, torch.ones_like(shorter), shorter),
+            step=torch.where(state.running, torch.where(accepted, torch.ones_like(shorter), shorter), state.step),
         )
         return state.stop(first & ~finite, Status.NON_FINITE), accepted
 
