@@ -234,8 +234,10 @@ class FollowPath(Solver[PathState]):
         for i, alpha in zip(reversed(order.unbind(1)), reversed(alphas), strict=True):
             beta = rho[rows, i] * (Y[rows, i] * r).sum(1)
             r = r + (alpha - beta)[:, None] * state.S[rows, i]
+        # Inexact solves can in principle spoil the descent; the gradient itself never does.
+        downhill = (gradient * r).sum(1) > 0
+        r = torch.where(downhill[:, None], r, 0.1 * gradient / gradient.abs().amax(1, keepdim=True).clamp(min=TINY))
         slope = -(gradient * r).sum(1)
-        which = which & (slope < 0)
         here = per_image(which, state.x)
         return replace(
             state,
