@@ -161,6 +161,10 @@ class FollowPath(Solver[PathState]):
     def _lam(self, state: PathState) -> Tensor:
         return torch.tensor(self.lambdas, dtype=state.D.dtype, device=state.D.device)[state.index]
 
+    def _gradient(self, state: PathState, lam: Tensor) -> Tensor:
+        """Of L at the iterate (B, n)."""
+        return (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
+
     def _judge(self, state: PathState, evaluation: Evaluation) -> tuple[PathState, Tensor]:
         """Accept the trial points that lower L enough; the first evaluation of all is accepted if it is finite."""
         lam = self._lam(state)
@@ -214,7 +218,7 @@ class FollowPath(Solver[PathState]):
     def _turn(self, problem: MapProblem, state: PathState, which: Tensor) -> PathState:
         """A new direction for some images: minus the inverse Hessian, as far as it is known, times the gradient."""
         lam = self._lam(state)
-        gradient = (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
+        gradient = self._gradient(state, lam)
         Y = state.Y_D + lam[:, None, None] * state.Y_P
         sy = (state.S * Y).sum(2)
         # Re-weighted at a new lam, a pair may have lost its positive curvature: it is left out then.
@@ -243,7 +247,7 @@ class FollowPath(Solver[PathState]):
             state,
             direction=torch.where(here, -r.view_as(state.x), state.direction),
             slope=torch.where(which, slope, state.slope),
-            step=torch.where(which, self._first_step(state, r), state.step),
+            step=torch.where(which, self._first_step(r), state.step),
         )
 
     def _inverse_model(self, problem: MapProblem, state: PathState, q: Tensor, lam: Tensor) -> Tensor:
@@ -290,7 +294,7 @@ class FollowPath(Solver[PathState]):
         ratio = (local(met) / local(modelled).clamp(min=TINY)).clamp(1e-4, 1e4)
         return torch.where(per_image(state.pairs > 0, ones), ratio, ones) ** 0.25
 
-    def _first_step(self, state: PathState, r: Tensor) -> Tensor:
+    def _first_step(self, r: Tensor) -> Tensor:
         """1, but no pixel may move by more than half its range at once."""
         return (0.5 / r.abs().amax(1).clamp(min=TINY)).clamp(max=1.0)
 
@@ -311,7 +315,7 @@ class FollowPath(Solver[PathState]):
 
     def _record(self, state: PathState, which: Tensor) -> PathState:
         lam = self._lam(state)
-        gradient = (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
+        gradient = self._gradient(state, lam)
         counts = (state.evals.to(lam.dtype), state.concave.to(lam.dtype))
         columns = [state.D, state.P, gradient.norm(dim=1), self._gap(state), *counts]
         here = which[:, None] & (torch.arange(len(self.lambdas), device=lam.device) == state.index[:, None])
