@@ -100,6 +100,16 @@ class State:
         )
         return state, evaluation
 
+    def take(self, rows: Tensor) -> Self:
+        """The state of some images alone."""
+        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def put(self, rows: Tensor, part: Self) -> Self:
+        """This state with some images replaced: the inverse of `take`."""
+        return replace(
+            self, **{f.name: getattr(self, f.name).index_copy(0, rows, getattr(part, f.name)) for f in fields(self)}
+        )
+
     def stop(self, which: Tensor, why: Status) -> Self:
         """Mark the running images among `which` as finished."""
         return replace(self, status=self.status.masked_fill(which & self.running, why))
@@ -212,20 +222,35 @@ def drive(
     keep: Callable[[S], None],
     keep_every: int,
 ) -> S:
-    """Step until no image runs: shows progress, calls back, and keeps a checkpoint every so many steps."""
+    """Step until no image runs: shows progress, calls back, and keeps a checkpoint every so many steps.
+
+    Images that are done leave the batch, so that the last ones do not pay for all. Which images are in it depends on
+    the state alone and changes only at a look; checkpoints are kept at looks, so a resumed run has the same batches.
+    """
+    look_every = CHECK_EVERY if problem.y.is_cuda else 1
+    everyone, rows = state, torch.arange(problem.batch, device=problem.y.device)
+    part = problem
     with _Bar(progress, int(state.evals.max()), solver.budget(state)) as bar:
-        iteration = 0
+        iteration, kept = 0, 0
         while True:
-            if iteration % CHECK_EVERY == 0:
+            if iteration % look_every == 0:
+                running = state.running
+                ended, due = not running.all(), iteration - kept >= keep_every
+                if ended or due or callback:
+                    everyone = everyone.put(rows, state)
                 bar.update(state)
                 if callback:
-                    callback(state)
-                if not state.running.any():
-                    return state
-            state = solver.step(problem, state)
+                    callback(everyone)
+                if not running.any():
+                    return everyone
+                if due:
+                    keep(everyone)
+                    kept = iteration
+                if ended:
+                    rows, state = rows[running], state.take(running)
+                    part = problem.take(rows)
+            state = solver.step(part, state)
             iteration += 1
-            if iteration % keep_every == 0:
-                keep(state)
 
 
 def _save(path: Path, state: State, identity: dict[str, str]) -> None:

@@ -46,6 +46,10 @@ class Noise:
         """Draw noise of a shape (B, ...). The generator is on the CPU: one seed, one noise on all devices."""
         raise NotImplementedError
 
+    def take(self, rows: Tensor) -> "Noise":
+        """The noise of some images alone; only a model with values of its own for each image need override this."""
+        return self
+
     def variance(self, y: Tensor) -> Tensor:
         """About the variance of one entry of the noise on measurements y (B, ...), per image: (B,)."""
         e = self.sample((len(y), 4096), Generator().manual_seed(0)).to(y)
@@ -76,6 +80,11 @@ class _ScaledNoise(Noise):
             with torch.inference_mode(False):
                 self._scale = self._scale.to(e.device)
         return self._scale.to(e.dtype).reshape(-1, *[1] * (e.ndim - 1))
+
+    def take(self, rows: Tensor) -> Noise:
+        if isinstance(self._scale, float):
+            return self
+        return type(self)(self._scale[rows.to(self._scale.device)])
 
     def _unit_sample(self, shape: Sequence[int], generator: Generator | None) -> Tensor:
         raise NotImplementedError

@@ -83,6 +83,10 @@ class MapProblem:
         sigma = torch.as_tensor(self.noise.sigma, dtype=x.dtype, device=x.device)
         return residual.square().sum(1) / (self.operator.num_measurements * sigma.square())
 
+    def take(self, rows: Tensor) -> MapProblem:
+        """The problem of some images alone, rows being their numbers."""
+        return MapProblem(self.prior, self.operator, self.noise.take(rows), self.y[rows])
+
     def lam_tensor(self, lam: float | Tensor) -> Tensor:
         """lam as one value per image (B,), checked."""
         lam = torch.as_tensor(lam, dtype=self.y.dtype, device=self.y.device).expand(self.batch).clone()
