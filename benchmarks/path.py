@@ -1,11 +1,18 @@
-"""Loss above the best known minimum along lam, at equal evaluations, and the PSNR that goes with it.
+"""Loss above the best known minimum along lam: `FollowPath` against Adam, plain L-BFGS and the paper's Algorithm 2.
 
-    python benchmarks/path.py PRIOR --data FOLDER [--images val] [--count 3] [--tasks denoise inpaint ncs2000]
-        [--paper] [--json FILE]
+    python benchmarks/path.py PRIOR TASK --data FOLDER --json FILE [--images test] [--count 50]
+        [--paper-count 10] [--single-count 12] [--tf32]
 
-Side by side: `FollowPath` with its three models of the Hessian, five independent cosine-decayed Adam solves of 250
-evaluations from the same start and from G(0), and with --paper Algorithm 2 run once per lam. The reference is the
-lowest loss of each image and lam over all of them and a path of 1,500 evaluations.
+Three parts, written to FILE one after the other, so that a part that is missing was not reached:
+
+paths   all five lam. `FollowPath` with 70, 120 and 300 evaluations and with its three models of the Hessian, and five
+        independent cosine-decayed Adam solves of 250 evaluations from the same start.
+paper   Algorithm 2 with the paper's settings, once per lam, on the first few images.
+single  one lam (0.3 and 2), every method at 30, 60, 120 and 400 evaluations, on the first few images.
+
+The reference of each image and lam is the lowest loss found by any of them, by a path of 300 evaluations, and by 400
+steps of decayed Adam from the best of all paths. All losses are evaluated in exact float32 at the end, whatever the
+solvers used. benchmarks/path_report.py prints the tables and draws the figure.
 """
 
 from __future__ import annotations
@@ -23,81 +30,171 @@ from torch import Tensor
 
 import aipo
 from aipo.dataset import load_images
+from aipo.files import write_atomically
 from aipo.metrics import psnr
 from aipo.solvers.path import LAMBDAS
 
-# (losses (B, L), images (B, L, C, H, W), evaluations per image)
-Outcome = tuple[Tensor, Tensor, float]
+SINGLE = (0.3, 2.0)
+BUDGETS = (30, 60, 120, 400)
 
 
-def path(evals: int, **options: Any) -> Callable[[aipo.MapProblem], Outcome]:
-    def run(problem: aipo.MapProblem) -> Outcome:
-        found = aipo.FollowPath(LAMBDAS, evals, **options).solve(problem, LAMBDAS[-1])
-        return found.loss, found.x, found.evals[:, -1].mean().item()
+class Bench:
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.prior = aipo.load_prior(args.prior).to(self.device)
+        images = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True)
+        self.truth = images.to(self.device).float() / 255
+        self.operator, self.noise = tasks()[args.task]
+        self.y = self.operator.measure(self.truth, self.noise, seed=1)
+        self.best = torch.full((len(images), len(LAMBDAS)), torch.inf, device=self.device)
+        self.report: dict[str, Any] = {
+            "prior": self.prior.name,
+            "sha256": self.prior.card["sha256"],
+            "task": args.task,
+            "images": args.images,
+            "count": args.count,
+            "lambdas": LAMBDAS,
+            "date": time.strftime("%Y-%m-%d"),
+            "hardware": torch.cuda.get_device_name() if self.device == "cuda" else "CPU",
+            "torch": torch.__version__,
+            "tf32": args.tf32,
+        }
+        self._losses: dict[tuple[str, str], Tensor] = {}
 
-    return run
+    def problem(self, count: int | None = None, copies: int = 1) -> aipo.MapProblem:
+        y = self.y[:count]
+        return aipo.MapProblem(self.prior, self.operator, self.noise, y.repeat(copies, *[1] * (y.ndim - 1)))
+
+    @torch.no_grad()
+    def exact(self, x: Tensor, lambdas: tuple[float, ...]) -> Tensor:
+        """Losses (B, L) of images (B, L, ...), without TF32."""
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        problem = self.problem(len(x))
+        losses = torch.stack([problem.loss(x[:, i], lam) for i, lam in enumerate(lambdas)], dim=1)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.args.tf32
+        return losses
+
+    def record(self, part: str, name: str, x: Tensor, evals: float, seconds: float) -> None:
+        losses = self.exact(x, LAMBDAS)
+        self.best[: len(x)] = torch.minimum(self.best[: len(x)], losses)
+        self._losses[part, name] = losses
+        quality = [psnr(u.clamp(0, 1), self.truth[: len(x)]).mean().item() for u in x.unbind(1)]
+        entry = {"evaluations": evals, "seconds": seconds, "psnr": quality, "count": len(x)}
+        self.report.setdefault(part, {})[name] = entry
+        print(
+            f"{self.prior.name} {self.args.task} {part}: {name}, {evals:.0f} evaluations, {seconds:.0f} s", flush=True
+        )
+
+    def write(self) -> None:
+        """All gaps against the reference as it is known now."""
+        for (part, name), losses in self._losses.items():
+            gaps = losses - self.best[: len(losses)]
+            self.report[part][name]["gap"] = gaps.mean(0).tolist()
+            self.report[part][name]["gap_se"] = (gaps.std(0) / len(gaps) ** 0.5).tolist()
+            self.report[part][name]["loss"] = losses.mean(0).tolist()
+        write_atomically(self.args.json, (json.dumps(self.report, indent=1) + "\n").encode())
+
+    def all_lambdas(self, solver: Any, x0: Tensor) -> tuple[Tensor, float]:
+        """One independent solve for each lam, all in one batch; x0 is (B, C, H, W) or (B, L, C, H, W)."""
+        count = len(x0)
+        start = x0.transpose(0, 1).flatten(0, 1) if x0.ndim == 5 else x0.repeat(len(LAMBDAS), 1, 1, 1)
+        lam = torch.tensor(LAMBDAS, device=self.device).repeat_interleave(count)
+        result = solver.solve(self.problem(count, len(LAMBDAS)), lam, start)
+        x = result.x.unflatten(0, (len(LAMBDAS), count)).transpose(0, 1)
+        return x, result.evals.double().mean().item() * len(LAMBDAS)
+
+    def paths(self) -> None:
+        found = {}
+        for name, options in {
+            "path, 70": {"evals": 70},
+            "path, 120": {"evals": 120},
+            "path, 120, W = 1": {"evals": 120, "model": "global"},
+            "path, 120, plain L-BFGS": {"evals": 120, "model": "none"},
+            "path, 300": {"evals": 300, "tolerance": 0.01},
+        }.items():
+            start = time.monotonic()
+            path = aipo.FollowPath(LAMBDAS, **options).solve(self.problem(), LAMBDAS[-1])
+            found[name] = path.x
+            self.record("paths", name, path.x, path.evals[:, -1].mean().item(), time.monotonic() - start)
+        self.write()
+        start = time.monotonic()
+        x, evals = self.all_lambdas(aipo.FixedLambda.decayed(249), aipo.initial.gaussian(self.problem()))
+        self.record("paths", "Adam, 5 x 250", x, evals, time.monotonic() - start)
+        self.write()
+        start = time.monotonic()
+        best = torch.stack([self._losses["paths", name] for name in found]).argmin(0)
+        rows, columns = torch.meshgrid(*map(torch.arange, best.shape), indexing="ij")
+        x0 = torch.stack(list(found.values()))[best.cpu(), rows, columns]
+        x, evals = self.all_lambdas(aipo.FixedLambda.decayed(400, 0.01), x0)
+        self.record("paths", "Adam, 5 x 400 from the best path", x, evals, time.monotonic() - start)
+        self.write()
+
+    def paper(self, count: int) -> None:
+        start = time.monotonic()
+        begin = aipo.initial.mle(self.problem(count))
+        x, evals = self.all_lambdas(aipo.Amortized(), begin.x)
+        evals += len(LAMBDAS) * begin.evals.double().mean().item()
+        self.record("paper", "Algorithm 2, once per lam", x, evals, time.monotonic() - start)
+        self.write()
+
+    def single(self, count: int) -> None:
+        """The quasi-Newton methods along one run each; Adam, whose schedule must know its length, at each budget."""
+        problem = self.problem(count)
+        x0 = aipo.initial.gaussian(problem)
+        part: dict[str, Any] = {}
+        for lam in SINGLE:
+            traces: dict[str, dict[int, Tensor]] = {}
+            for name, model in (("follow_path", "local"), ("preconditioned", "global"), ("plain L-BFGS", "none")):
+                trace: dict[int, Tensor] = {}
+
+                def keep(state: Any, trace: dict[int, Tensor] = trace, lam: float = lam) -> None:
+                    trace[int(state.evals.max())] = state.D + lam * state.P
+
+                solver = aipo.FollowPath((lam,), max(BUDGETS), tolerance=0.001, model=model)
+                path = solver.solve(problem, lam, x0, callback=keep)
+                # An image that is done keeps its loss.
+                trace.update({budget: path.loss[:, 0] for budget in BUDGETS if budget > max(trace)})
+                traces[name] = trace
+            traces["Adam"] = {
+                budget: aipo.FixedLambda.decayed(budget - 1).solve(problem, lam, x0).loss for budget in BUDGETS
+            }
+            best = torch.minimum(self.best[:count, LAMBDAS.index(lam)], _lowest(traces))
+            part[str(lam)] = {
+                name: {str(n): (losses - best).mean().item() for n, losses in sorted(trace.items()) if n}
+                for name, trace in traces.items()
+            }
+            self.report["single"] = {"count": count, "gaps": part}
+            self.write()
+            print(f"{self.prior.name} {self.args.task} single: lam {lam}", flush=True)
 
 
-def one_by_one(solver: Any, start: Callable[[aipo.MapProblem], Tensor | None]) -> Callable[[aipo.MapProblem], Outcome]:
-    def run(problem: aipo.MapProblem) -> Outcome:
-        results = [solver.solve(problem, lam, start(problem)) for lam in LAMBDAS]
-        evals = sum(r.evals.double().mean().item() for r in results)
-        return torch.stack([r.loss for r in results], 1), torch.stack([r.x for r in results], 1), evals
-
-    return run
-
-
-def methods(paper: bool) -> dict[str, Callable[[aipo.MapProblem], Outcome]]:
-    adam = aipo.FixedLambda.decayed(249)
-    found = {
-        "path, 70": path(70),
-        "path, 120": path(120),
-        "path, 120, W = 1": path(120, model="global"),
-        "path, 120, plain L-BFGS": path(120, model="none"),
-        "Adam, 5 x 250": one_by_one(adam, aipo.initial.gaussian),
-        "Adam, 5 x 250, from G(0)": one_by_one(adam, aipo.initial.zero),
-        "path, 1500 (reference)": path(1500, tolerance=0.01),
-    }
-    if paper:
-        found["Algorithm 2, per lam"] = one_by_one(aipo.Amortized(), lambda problem: None)
-    return found
+def _lowest(traces: dict[str, dict[int, Tensor]]) -> Tensor:
+    every = [losses.nan_to_num(torch.inf) for trace in traces.values() for losses in trace.values()]
+    return torch.stack(every).amin(0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prior")
+    parser.add_argument("task", choices=list(tasks()))
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--images", default="val", choices=["val", "test", "fairface"])
-    parser.add_argument("--count", type=int, default=3)
-    parser.add_argument("--tasks", nargs="+", default=list(tasks()))
-    parser.add_argument("--paper", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--paper-count", type=int, default=10)
+    parser.add_argument("--single-count", type=int, default=12)
+    parser.add_argument("--tf32", action="store_true")
     args = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    prior = aipo.load_prior(args.prior).to(device)
-    x = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).to(device).float() / 255
-    report: dict[str, Any] = {}
-    for task in args.tasks:
-        operator, noise = tasks()[task]
-        problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1))
-        outcomes, seconds = {}, {}
-        for name, run in methods(args.paper).items():
-            start = time.monotonic()
-            outcomes[name] = run(problem)
-            seconds[name] = time.monotonic() - start
-        best = torch.stack([losses for losses, _, _ in outcomes.values()]).amin(0)
-        print(f"{prior.name}, {task}, {len(x)} images: mean gap in nats | PSNR in dB at lam {LAMBDAS}")
-        for name, (losses, images, evals) in outcomes.items():
-            gaps = (losses - best).mean(0).tolist()
-            quality = [psnr(images[:, i].clamp(0, 1), x).mean().item() for i in range(len(LAMBDAS))]
-            report[f"{task}, {name}"] = {"evaluations": evals, "gap": gaps, "psnr": quality, "seconds": seconds[name]}
-            shown = " ".join(f"{g:7.1f}" for g in gaps), " ".join(f"{q:6.2f}" for q in quality)
-            print(f"  {name:26} {evals:6.0f} evals {seconds[name]:5.0f} s | {shown[0]} | {shown[1]}", flush=True)
-    if args.json:
-        head = {"prior": prior.name, "images": args.images, "count": args.count, "lambdas": LAMBDAS, "device": device}
-        report = {**head, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "results": report}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
+    bench = Bench(args)
+    parts: list[Callable[[], None]] = [bench.paths]
+    if args.paper_count:
+        parts.append(lambda: bench.paper(min(args.paper_count, args.count)))
+    if args.single_count:
+        parts.append(lambda: bench.single(min(args.single_count, args.count)))
+    for part in parts:
+        part()
 
 
 if __name__ == "__main__":

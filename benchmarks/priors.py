@@ -42,6 +42,7 @@ def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
         "denoise": (ops.Denoising(SHAPE), aipo.Gaussian(0.1)),
         "inpaint": (ops.Inpainting.random_blocks(SHAPE, fraction=0.25, block=4, seed=0), aipo.Gaussian(0.02)),
         "ncs2000": (ops.CompressedSensing(SHAPE, m=2000, seed=0), aipo.Gaussian(0.1)),
+        "ncs4000": (ops.CompressedSensing(SHAPE, m=4000, seed=0), aipo.Gaussian(0.1)),
     }
 
 
@@ -87,7 +88,7 @@ def measure(prior: aipo.Prior, data: Path, count: int, choose_on: int, evals: in
     print(f"  samples at 0.7 inside [0,1]: {report['samples_inside']:.4f};", end=" ")
     print(f"G(0) to the mean face: {report['centre_psnr_to_mean_face']:.1f} dB", flush=True)
     val, test = (images[key].to(device).float() / 255 for key in ("val", "test"))
-    for task in tasks():
+    for task in ("denoise", "inpaint", "ncs2000"):
         start = time.monotonic()
         tried = restore(prior, task, val[:choose_on], evals, GRID)
         best = max(tried, key=lambda row: row["psnr"])["lam"]

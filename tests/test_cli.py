@@ -42,6 +42,7 @@ def folder(tmp_path_factory):
     write_image(path / "grey.png", torch.rand(1, 64, 64))
     write_image(path / "small-mask.png", torch.ones(1, 32, 32))
     write_image(path / "black-mask.png", torch.zeros(1, 64, 64))
+    write_image(path / "black.png", torch.zeros(3, 64, 64))
     Image.new("RGBA", (64, 64)).save(path / "alpha.png")
     Image.fromarray(np.zeros((64, 64), np.uint16)).save(path / "deep.png")
     (path / "broken.png").write_bytes((path / "good.png").read_bytes()[:200])
@@ -85,7 +86,7 @@ BAD = {
     "alpha": (["alpha.png", *DENOISE], "alpha.png"),
     "16 bits": (["deep.png", *DENOISE], "deep.png"),
     "NaN": (["nan.npy", *DENOISE], "nan.npy"),
-    "no sigma": (["good.png", "--task", "denoise"], "--sigma"),
+    "no noise to estimate": (["black.png", "--task", "denoise"], "--sigma"),
     "sigma zero": (["good.png", "--task", "denoise", "--sigma", "0"], "0"),
     "sigma negative": (["good.png", "--task", "denoise", "--sigma", "-0.5"], "-0.5"),
     "sigma NaN": (["good.png", "--task", "denoise", "--sigma", "nan"], "nan"),
@@ -93,6 +94,9 @@ BAD = {
     "lam negative": (["good.png", *DENOISE, "--lam", "-1"], "-1"),
     "lam NaN": (["good.png", *DENOISE, "--lam", "nan"], "nan"),
     "lam infinite": (["good.png", *DENOISE, "--lam", "inf"], "inf"),
+    "lam zero": (["good.png", *DENOISE, "--lam", "0"], "greater than 0"),
+    "lam no number": (["good.png", *DENOISE, "--lam", "best"], "auto"),
+    "a solver that cannot choose lam": (["good.png", *DENOISE, "--solver", "paper"], "--lam"),
     "no mask": (["good.png", *INPAINT], "--mask"),
     "mask without use": (["good.png", *DENOISE, "--mask", "mask.png"], "mask.png"),
     "missing mask": (["good.png", *INPAINT, "--mask", "absent.png"], "absent.png"),
@@ -225,7 +229,9 @@ def test_as_a_process(folder):
 def test_interrupt(folder, tmp_path):
     out = tmp_path / "out"
     paths = ["--prior", folder / "tiny.safetensors", "--out", out]
-    command = python_m_aipo("restore", folder / "good.png", *DENOISE, *paths, "--solver", "paper", "--quiet")
+    command = python_m_aipo(
+        "restore", folder / "good.png", *DENOISE, *paths, "--solver", "paper", "--lam", "1", "--quiet"
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not out.exists():  # made just before the solver starts
             assert process.poll() is None

@@ -13,7 +13,6 @@ from aipo.cli import app
 from aipo.flows import RealNVP
 from aipo.images import png_bytes, read_image, write_image
 from aipo.prior import load_prior_files, save_prior_files
-from aipo.restore import LAM
 
 SHAPE = (3, 64, 64)
 
@@ -72,21 +71,25 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
         aipo.Gaussian(0.1),
         torch.stack([read_image(path) for path in pictures]),
     )
-    expected = aipo.Amortized.quick().solve(problem, LAM["denoise"])
+    choice = aipo.choose_lambda(problem)
+    expected = choice.result
     for i, (record, picture) in enumerate(zip(document["pictures"], pictures, strict=True)):
         assert record == json.loads((out / f"{picture.stem}.json").read_text())
         assert record["picture"] == str(picture)
         assert record["status"] == "done"
+        assert record["rule"] == "discrepancy"
+        assert record["lam"] == expected.lam[i].item()
         assert record["loss"] == expected.loss[i].item()
-        assert record["loss"] == pytest.approx(record["D"] + LAM["denoise"] * record["P"])
+        assert record["loss"] == pytest.approx(record["D"] + record["lam"] * record["P"])
         assert record["chi2"] == pytest.approx(problem.chi2(expected.x)[i].item())
         assert record["evaluations"] == expected.evals[i]
         assert record["seconds"] > 0
+        assert [point["lam"] for point in record["path"]] == choice.path.lam[i][choice.path.lam[i].isfinite()].tolist()
         assert record["settings"] == {
             "task": "denoise",
             "sigma": 0.1,
-            "lam": LAM["denoise"],
-            "solver": "quick",
+            "lam": "auto",
+            "solver": "path",
             "mask": None,
             "prior": "tiny",
             "prior_sha256": json.loads(prior.with_suffix(".json").read_text())["sha256"],
@@ -99,7 +102,29 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
     for name in ("astronaut.png", "cat.png"):
         assert f'alt="{name}: as measured"' in page
         assert f'alt="{name}: restored"' in page
-    assert f"aipo restore {pictures[0]} {pictures[1]} --task denoise --sigma 0.1 --lam {LAM['denoise']}" in page
+        assert f"{name} over lam" in page
+    assert page.count('<figure class="marked">') == 2
+    assert f"aipo restore {pictures[0]} {pictures[1]} --task denoise --sigma 0.1 --lam auto" in page
+
+
+@pytest.mark.parametrize("solver", ["path", "quick", "decayed"])
+def test_a_lam_of_ones_own(tmp_path, prior, pictures, solver):
+    options = ["--task=denoise", "--sigma=0.1", "--lam=0.5", f"--solver={solver}", f"--prior={prior}", "--json"]
+    outcome = restore(pictures[0], *options, f"--out={tmp_path / 'out'}")
+    assert outcome.exit_code == 0, outcome.output
+    (record,) = json.loads(outcome.stdout)["pictures"]
+    assert (record["lam"], record["rule"], record["path"]) == (0.5, "fixed", None)
+    assert record["loss"] == pytest.approx(record["D"] + 0.5 * record["P"])
+
+
+def test_sigma_is_estimated_for_each_picture(tmp_path, prior, pictures):
+    outcome = restore(*pictures, "--task=denoise", f"--prior={prior}", f"--out={tmp_path / 'out'}", "--json")
+    assert outcome.exit_code == 0, outcome.output
+    records = json.loads(outcome.stdout)["pictures"]
+    assert all(record["settings"]["sigma"] == "estimated" for record in records)
+    assert all(abs(record["sigma"] - 0.1) < 0.015 for record in records)
+    assert records[0]["sigma"] != records[1]["sigma"]
+    assert "--sigma" not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path, prior, pictures):
@@ -169,7 +194,17 @@ def test_a_failure_stays_with_its_picture(tmp_path):
     np.save(grey, np.full((64, 64, 3), 0.5))
     write_image(cat, aipo.samples.load("cat"))
     out = tmp_path / "out"
-    outcome = denoise(prior, out, cat, grey)
+    outcome = restore(
+        cat,
+        grey,
+        "--task=denoise",
+        "--sigma=0.1",
+        "--lam=0.3",
+        "--solver=quick",
+        "--json",
+        f"--prior={prior}",
+        f"--out={out}",
+    )
     assert outcome.exit_code == 1
     assert outcome.stderr == f"aipo: {cat}: not restored, the solver stopped with: non finite\n"
     assert sorted(path.name for path in out.iterdir()) == ["cat.json", "grey.json", "grey.restored.png", "report.html"]

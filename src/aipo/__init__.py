@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aipo import flows, images, initial, metrics, operators, samples, solvers, zoo
+    from aipo.choose import Choice, choose_lambda
     from aipo.errors import InputError
     from aipo.iterate import Result
     from aipo.noise import Gaussian, Laplace, Noise
     from aipo.path import Path
     from aipo.prior import Prior
     from aipo.problem import MapProblem
+    from aipo.sigma import estimate_sigma
     from aipo.solvers import Amortized, Certified, FixedLambda, FollowPath, follow_path
     from aipo.zoo import load_prior, prior_names
 
@@ -19,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Amortized",
     "Certified",
+    "Choice",
     "FixedLambda",
     "FollowPath",
     "Gaussian",
@@ -29,6 +32,8 @@ __all__ = [
     "Path",
     "Prior",
     "Result",
+    "choose_lambda",
+    "estimate_sigma",
     "flows",
     "follow_path",
     "images",
@@ -44,11 +49,14 @@ __all__ = [
 
 # Names are looked up where they are defined, on first use: `aipo --help` need not wait for torch.
 _HOME = {
+    "Choice": "choose",
+    "choose_lambda": "choose",
     "InputError": "errors",
     "Result": "iterate",
     "Gaussian": "noise",
     "Laplace": "noise",
     "Noise": "noise",
+    "estimate_sigma": "sigma",
     "Path": "path",
     "Prior": "prior",
     "MapProblem": "problem",

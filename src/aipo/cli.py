@@ -28,6 +28,7 @@ class Task(StrEnum):
 
 
 class SolverName(StrEnum):
+    path = "path"
     quick = "quick"
     paper = "paper"
     decayed = "decayed"
@@ -121,7 +122,7 @@ def demo(
     _exit_if_failed([(f"{record['task']} {record['image']}", record["status"]) for record in records])
 
 
-@app.command(epilog="Example: aipo restore noisy.png --task denoise --sigma 0.1 --out restored")
+@app.command(epilog="Example: aipo restore noisy.png --task denoise --out restored")
 def restore(
     pictures: Annotated[
         list[Path], typer.Argument(metavar="IMAGE", help="Corrupted pictures, RGB with 8 bits, or .npy arrays.")
@@ -131,13 +132,18 @@ def restore(
     sigma: Annotated[
         float | None,
         typer.Option(
-            help="Standard deviation of the noise for pixels in 0..1; required to denoise.",
-            show_default="0.02 to inpaint",
+            help="Standard deviation of the noise for pixels in 0..1.",
+            show_default="0.02 to inpaint, estimated to denoise",
         ),
     ] = None,
     lam: Annotated[
-        float | None, typer.Option(help="Weight of the prior, at least 0.", show_default="depends on the task")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="auto|NUMBER",
+            help="Weight of the prior. auto chooses it for each picture; a rule may be named: discrepancy, sure, "
+            "held-out, l-curve.",
+        ),
+    ] = "auto",
     prior: PriorOption = DEFAULT_PRIOR,
     mask: Annotated[
         Path | None, typer.Option(help="To inpaint: white pixels are kept, black ones are missing.")
@@ -145,10 +151,11 @@ def restore(
     solver: Annotated[
         SolverName,
         typer.Option(
-            help="quick: about 150 gradient evaluations. paper: the published settings, 500 to 3,000. "
-            "decayed: plain Adam at a fixed weight, 251."
+            help="path: all weights in at most 120 gradient evaluations. The others need a number for --lam. "
+            "quick: the published algorithm, shortened to 150. paper: its own settings, 500 to 3,000. "
+            "decayed: plain Adam, 251."
         ),
-    ] = SolverName.quick,
+    ] = SolverName.path,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

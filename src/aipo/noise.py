@@ -5,6 +5,7 @@ The residual term of the MAP loss is `D = -noise.log_prob(y - f(x))`.
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Generator, Tensor
@@ -84,7 +85,9 @@ class _ScaledNoise(Noise):
     def take(self, rows: Tensor) -> Noise:
         if isinstance(self._scale, float):
             return self
-        return type(self)(self._scale[rows.to(self._scale.device)])
+        part = copy(self)
+        part._scale = self._scale[rows.to(self._scale.device)]
+        return part
 
     def _unit_sample(self, shape: Sequence[int], generator: Generator | None) -> Tensor:
         raise NotImplementedError

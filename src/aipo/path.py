@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.files import write_atomically
 from aipo.iterate import Result
@@ -22,9 +23,11 @@ __all__ = ["Path"]
 class Path:
     """Reconstructions along lam. Image first, then lam: x is (B, L, C, H, W), everything else (B, L).
 
+    Each image may have its own lam. Where it has fewer than others, or failed before it got there, the row ends in NaN.
+
     Attributes:
-        lam: the grid (L,).
-        x: reconstructions; NaN where an image failed before it got there.
+        lam: where it was solved, ascending.
+        x: reconstructions.
         D, P: the terms of the loss, in nats.
         gradient_norm: |grad L|.
         gap: estimate of L above its minimum, from the curvature that the solver has seen, in nats. It is the
@@ -50,33 +53,41 @@ class Path:
         return self.D + self.lam * self.P
 
     def at(self, lam: float | Tensor) -> Result:
-        """The result at a lam of the grid: one for all images, or one per image (B,)."""
+        """The result at a lam that was solved: one for all images, or one per image (B,)."""
         wanted = self._per_image(lam)
-        distance = (self.lam[None] - wanted[:, None]).abs()
-        if (distance.amin(1) > 1e-6 * wanted).any():
-            grid = ", ".join(f"{v:g}" for v in self.lam.tolist())
+        distance = (self.lam - wanted[:, None]).abs().nan_to_num(torch.inf)
+        done = torch.tensor([status == "done" for status in self.status], device=self.lam.device)
+        if (done & (distance.amin(1) > 1e-6 * wanted)).any():
+            grid = ", ".join(f"{v:g}" for v in self.lam[done].unique().tolist() if v == v)
             raise InputError(f"the path was not solved at lam {lam}, only at {grid}; see `Path.interpolate`")
         index, rows = distance.argmin(1), torch.arange(len(self.x), device=self.x.device)
         return Result(
             x=self.x[rows, index],
-            lam=self.lam[index],
+            lam=wanted,
             loss=self.loss[rows, index],
             D=self.D[rows, index],
             P=self.P[rows, index],
-            evals=self.evals[rows, index].to(torch.int64),
+            evals=self.evals[rows, index].nan_to_num().to(torch.int64),
             status=self.status,
         )
 
     def interpolate(self, lam: float | Tensor) -> Tensor:
-        """x (B, C, H, W) between the lam of the grid, linear in log lam; the ends beyond it."""
-        wanted = self._per_image(lam).clamp(self.lam[0], self.lam[-1])
-        if len(self.lam) == 1:
-            return self.x[:, 0]
-        upper = torch.searchsorted(self.lam, wanted).clamp(1, len(self.lam) - 1)
-        low, high = self.lam[upper - 1].log(), self.lam[upper].log()
-        share = ((wanted.log() - low) / (high - low)).view(-1, 1, 1, 1)
+        """x (B, C, H, W) between the lam that were solved, linear in log lam; the ends beyond them."""
         rows = torch.arange(len(self.x), device=self.x.device)
-        return torch.lerp(self.x[rows, upper - 1], self.x[rows, upper], share)
+        lower, upper, share = self._between(self._per_image(lam))
+        return torch.lerp(self.x[rows, lower], self.x[rows, upper], per_image(share, self.x[:, 0]))
+
+    def _between(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For lam (B,): the indices of the neighbours that were solved, and how far it lies between them in log lam."""
+        solved = self.lam.isfinite()
+        logs, wanted = self.lam.log().nan_to_num(torch.inf), lam.log()
+        upper = torch.searchsorted(logs, wanted[:, None])[:, 0]
+        upper = torch.minimum(upper, solved.sum(1) - 1).clamp(min=0)
+        lower = (upper - 1).clamp(min=0)
+        rows = torch.arange(len(lam), device=lam.device)
+        width = logs[rows, upper] - logs[rows, lower]
+        share = ((wanted - logs[rows, lower]) / width).nan_to_num(0.0).clamp(0, 1)
+        return lower, upper, share
 
     def P_rises(self) -> Tensor:
         """By how many nats P grows from one lam to the next (B, L-1), beyond what the gaps excuse.
@@ -84,7 +95,7 @@ class Path:
         On a path of true minimisers P never grows with lam (the envelope theorem). Where it does, one of the two
         solutions lies in another minimum, or was left too early.
         """
-        slack = (self.gap[:, 1:] + self.gap[:, :-1]) / self.lam.diff()
+        slack = (self.gap[:, 1:] + self.gap[:, :-1]) / self.lam.diff(dim=1)
         return (self.P.diff(dim=1) - slack).clamp(min=0)
 
     def concavity_violated(self) -> Tensor:
@@ -92,7 +103,8 @@ class Path:
 
         V is concave in lam if all solutions are global minimisers.
         """
-        left, right = self.lam[1:-1] - self.lam[:-2], self.lam[2:] - self.lam[1:-1]
+        step = self.lam.diff(dim=1)
+        left, right = step[:, :-1], step[:, 1:]
         V = self.loss
         chord = (right * V[:, :-2] + left * V[:, 2:]) / (left + right)
         return (chord - V[:, 1:-1] - self.gap[:, :-2] - self.gap[:, 2:]).clamp(min=0)
@@ -103,7 +115,7 @@ class Path:
         A continuous path has no interval that stands far out; one that does hints at a jump between minima.
         """
         moved = self.x.diff(dim=1).flatten(2).square().mean(2).sqrt()
-        return moved / self.lam.log().diff()
+        return moved / self.lam.log().diff(dim=1)
 
     def save(self, path: str | FilePath) -> None:
         """Write it to one .safetensors file."""

@@ -28,27 +28,31 @@ class Picture:
         caption: What it shows; also its alternative text.
         image: (3, H, W) or (1, H, W) in [0,1]; clamped for display.
         note: A second, quieter line, such as a PSNR.
+        marked: Shown as the one that counts.
     """
 
     caption: str
     image: Tensor
     note: str = ""
+    marked: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: text, then rows of pictures, then a table, each of which may be empty.
+    """A part of the page: text, then rows of pictures, strips and a table, each of which may be empty.
 
     Attributes:
         heading: The section's title.
         text: Plain text; an empty line starts a new paragraph.
         rows: Pictures shown side by side, row by row.
+        strips: Small pictures in a line that scrolls sideways, such as restorations over lam.
         table: The header cells and the rows of cells; the first cell of a row names it.
     """
 
     heading: str
     text: str = ""
     rows: Sequence[Sequence[Picture]] = ()
+    strips: Sequence[Sequence[Picture]] = ()
     table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
 
 
@@ -101,11 +105,17 @@ def _section(name: str, section: Section) -> str:
     rows = "\n".join(
         f'<div class="pictures">\n{"".join(_figure(picture) for picture in row)}</div>' for row in section.rows
     )
+    strips = "\n".join(
+        f'<div class="strip" tabindex="0" role="region" aria-labelledby="{name}">\n'
+        f"{''.join(_figure(picture) for picture in strip)}</div>"
+        for strip in section.strips
+    )
     table = _table(name, *section.table) if section.table else ""
     return f"""<section aria-labelledby="{name}">
 <h2 id="{name}">{escape(section.heading)}</h2>
 {_paragraphs(section.text)}
 {rows}
+{strips}
 {table}
 </section>"""
 
@@ -115,8 +125,9 @@ def _figure(picture: Picture) -> str:
     scale = max(1, PICTURE_WIDTH // picture.image.shape[-1])
     data = base64.b64encode(png_bytes(picture.image, scale)).decode("ascii")
     note = f'<span class="note">{escape(picture.note)}</span>' if picture.note else ""
+    mark = ' class="marked"' if picture.marked else ""
     return (
-        f'<figure><img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
+        f'<figure{mark}><img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
         f"<figcaption>{escape(picture.caption)}{note}</figcaption></figure>\n"
     )
 
@@ -185,6 +196,11 @@ section + section {{ padding-top: 2rem; border-top: 1px solid var(--line); }}
 figure {{ margin: 0; width: {PICTURE_WIDTH}px; }}
 img {{ display: block; width: 100%; image-rendering: pixelated; box-shadow: 0 0 0 1px var(--line); }}
 figcaption {{ margin-top: .45rem; font-size: .9rem; line-height: 1.35; overflow-wrap: anywhere; }}
+.strip {{ display: flex; gap: .6rem; margin: 1.25rem 0; padding: .3rem .3rem .8rem; overflow-x: auto; }}
+.strip figure {{ flex: 0 0 {PICTURE_WIDTH // 2}px; width: auto; }}
+.strip figcaption {{ font-size: .8rem; }}
+.marked img {{ box-shadow: 0 0 0 3px var(--accent); }}
+.marked figcaption {{ font-weight: 600; }}
 .note {{ display: block; color: var(--quiet); font-variant-numeric: tabular-nums; }}
 .wide {{ overflow-x: auto; margin: 1.25rem 0; }}
 table {{ border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }}

@@ -13,39 +13,44 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 import aipo
+from aipo.choose import RULES, Choice, Rule, choose_lambda
 from aipo.errors import InputError
 from aipo.files import ensure_folder, write_atomically
 from aipo.images import read_image, read_mask, write_image
 from aipo.iterate import Result, Solver
 from aipo.noise import Gaussian
 from aipo.operators import Denoising, Inpainting, Operator
+from aipo.path import Path as LamPath
 from aipo.prior import Prior
 from aipo.problem import MapProblem
 from aipo.report import Picture, Section, write_report
-from aipo.solvers import Amortized, FixedLambda
+from aipo.sigma import estimate_sigma
+from aipo.solvers import Amortized, FixedLambda, FollowPath
 from aipo.zoo import load_prior
 
-__all__ = ["LAM", "REPORT", "SIGMA", "SOLVERS", "Job", "numbers", "prepare", "rounded", "run", "table"]
+__all__ = ["LAM_RULES", "REPORT", "SIGMA", "SOLVERS", "Job", "numbers", "prepare", "rounded", "run", "table"]
 
-# The prior's weight where the user gives none: the best of 0.2, 0.3, 0.5, 1 and 1.5 on validation faces with the small
-# embedded prior (benchmarks/priors.py). Noise needs little; a gap has nothing but the prior to fill it.
-LAM = {"denoise": 0.3, "inpaint": 1.0, "sensing": 0.2}
-
-# Denoising has no default: a wrong sigma spoils the picture, and only the user can know it.
+# Denoising estimates sigma from the picture. A masked picture is taken to be clean but for rounding and compression.
 SIGMA = {"inpaint": 0.02}
 
-SOLVERS: dict[str, Callable[[], Solver[Any]]] = {
-    "quick": Amortized.quick,
-    "paper": Amortized,
-    "decayed": FixedLambda.decayed,
+SOLVERS: dict[str, Callable[[float], Solver[Any]]] = {
+    "path": lambda lam: FollowPath((lam,)),
+    "quick": lambda lam: Amortized.quick(),
+    "paper": lambda lam: Amortized(),
+    "decayed": lambda lam: FixedLambda.decayed(),
 }
 
+# Rules by which lam is chosen without the truth; anything else must be a number.
+LAM_RULES = tuple(rule for rule in RULES if rule != "fixed")
+
 REPORT = "report.html"
+STRIP_LENGTH = 9
 
 EXPLANATION = (
     "The loss L = D + lam P adds how badly a picture explains the measured one (D) and how unlikely it is under the "
@@ -53,6 +58,16 @@ EXPLANATION = (
     "explains the measurement as well as the true picture would, less if it still follows the noise, more if it has "
     "lost detail."
 )
+PATH_EXPLANATION = (
+    "The same picture restored with a growing weight lam of the prior: too little leaves the noise, too much loses "
+    "detail. The marked one was chosen without knowing the true picture."
+)
+RULE_EXPLANATION = {
+    "discrepancy": " Its chi2 is the one that is expected of a good restoration, {target}.",
+    "sure": " It has the smallest estimated error (Stein's unbiased risk estimate).",
+    "held-out": " It predicts best the measurements that were left out of the fit.",
+    "l-curve": " It lies at the corner of the curve of P against the residual.",
+}
 
 
 @dataclass(frozen=True)
@@ -62,17 +77,25 @@ class Job:
     pictures: Sequence[Path]
     out: Path
     task: str
-    sigma: float
-    lam: float
+    sigma: float | None
+    lam: float | str
     solver: str
     prior: str
     mask: Path | None
     problem: MapProblem
 
     @property
+    def sigmas(self) -> list[float]:
+        """The sigma of each picture, given or estimated."""
+        noise = self.problem.noise
+        assert isinstance(noise, Gaussian)
+        return torch.as_tensor(noise.sigma, dtype=torch.float64).expand(len(self.pictures)).tolist()
+
+    @property
     def command(self) -> str:
         """The command line that does the same again."""
-        words = ["aipo", "restore", *map(str, self.pictures), "--task", self.task, "--sigma", str(self.sigma)]
+        words = ["aipo", "restore", *map(str, self.pictures), "--task", self.task]
+        words += ["--sigma", str(self.sigma)] if self.sigma is not None else []
         words += ["--lam", str(self.lam), "--prior", self.prior, "--solver", self.solver]
         words += ["--mask", str(self.mask)] if self.mask else []
         return shlex.join([*words, "--out", str(self.out)])
@@ -84,7 +107,7 @@ def prepare(
     *,
     task: str,
     sigma: float | None,
-    lam: float | None,
+    lam: str,
     solver: str,
     prior: str,
     mask: Path | None,
@@ -95,15 +118,19 @@ def prepare(
         pictures: corrupted pictures of the prior's size, all measured alike.
         out: where the results go: NAME.restored.png and NAME.json for each picture, and report.html.
         task: "denoise" or "inpaint".
-        sigma, lam: None for the task's default; denoising has none for sigma.
-        solver: one of `SOLVERS`.
+        sigma: None for the task's default; to denoise, it is then estimated from each picture.
+        lam: a number, or one of `LAM_RULES`, by which each picture gets its own.
+        solver: one of `SOLVERS`; only "path" can choose lam.
         prior: the name of an embedded prior, or a .safetensors file.
         mask: for inpainting, a picture that is white where pixels are kept and black where they are missing.
 
     Raises:
         InputError: something cannot be used; nothing has been written then.
     """
-    sigma, lam = _checked_sigma(task, sigma), _checked_lam(task, lam)
+    weight = _checked_lam(lam, solver)
+    sigma = SIGMA.get(task) if sigma is None else sigma
+    if sigma is not None:
+        Gaussian(sigma)  # refuses what cannot be a standard deviation
     if task == "inpaint" and mask is None:
         raise InputError("inpainting needs to know what is missing; give --mask, black where pixels are missing")
     if task == "denoise" and mask is not None:
@@ -112,9 +139,10 @@ def prepare(
     loaded = load_prior(prior)
     operator = _operator(loaded, mask)
     y = torch.stack([read_image(path, loaded.image_shape) for path in pictures])
-    problem = MapProblem(loaded, operator, Gaussian(sigma), y)
+    noise = Gaussian(_estimated(pictures, y) if sigma is None else sigma)
+    problem = MapProblem(loaded, operator, noise, y)
     ensure_folder(out)
-    return Job(pictures, out, task, sigma, lam, solver, prior, mask, problem)
+    return Job(pictures, out, task, sigma, weight, solver, prior, mask, problem)
 
 
 def run(job: Job, progress: bool) -> list[dict[str, Any]]:
@@ -123,11 +151,11 @@ def run(job: Job, progress: bool) -> list[dict[str, Any]]:
     A picture that could not be solved gets a record with its status, but no restoration.
     """
     start = time.perf_counter()
-    result = SOLVERS[job.solver]().solve(job.problem, job.lam, progress=progress)
+    result, choice = _solve(job, progress)
     seconds = round(time.perf_counter() - start, 3)
     settings = {
         "task": job.task,
-        "sigma": job.sigma,
+        "sigma": "estimated" if job.sigma is None else job.sigma,
         "lam": job.lam,
         "solver": job.solver,
         "mask": str(job.mask) if job.mask else None,
@@ -137,13 +165,16 @@ def run(job: Job, progress: bool) -> list[dict[str, Any]]:
         "torch": torch.__version__,
     }
     records = []
-    for path, x, values in zip(job.pictures, result.x, numbers(job.problem, result), strict=True):
+    for i, (path, x, values) in enumerate(zip(job.pictures, result.x, numbers(job.problem, result), strict=True)):
         restored, record_file = _outputs(path, job.out)
         done = values["status"] == "done"
         record = {
             "picture": str(path),
             "restored": str(restored) if done else None,
             **values,
+            "sigma": job.sigmas[i],
+            "rule": choice.rule if choice else "fixed",
+            "path": path_numbers(job.problem, choice.path)[i] if choice else None,
             # The pictures were solved together, so the time is that of them all.
             "seconds": seconds,
             "batch": len(job.pictures),
@@ -153,8 +184,28 @@ def run(job: Job, progress: bool) -> list[dict[str, Any]]:
             write_image(restored, x)
         write_atomically(record_file, (json.dumps(record, indent=2) + "\n").encode())
         records.append(record)
-    _write_report(job, result, records, settings)
+    _write_report(job, result, choice, records, settings)
     return records
+
+
+def _solve(job: Job, progress: bool) -> tuple[Result, Choice | None]:
+    if isinstance(job.lam, str):
+        choice = choose_lambda(job.problem, cast(Rule, job.lam), progress=progress)
+        return choice.result, choice
+    result: Result | LamPath = SOLVERS[job.solver](job.lam).solve(job.problem, job.lam, progress=progress)
+    return (result.at(job.lam) if isinstance(result, LamPath) else result), None
+
+
+@torch.no_grad()
+def path_numbers(problem: MapProblem, path: LamPath) -> list[list[dict[str, float]]]:
+    """For each image, what is known at each lam of its path, ready for JSON."""
+    chi2 = torch.stack([problem.chi2(x) for x in path.x.unbind(1)], dim=1)
+    columns = {"lam": path.lam, "chi2": chi2, "loss": path.loss, "D": path.D, "P": path.P, "gap": path.gap}
+    solved = path.lam.isfinite().sum(1).tolist()
+    return [
+        [{name: column[i, j].item() for name, column in columns.items()} for j in range(count)]
+        for i, count in enumerate(solved)
+    ]
 
 
 @torch.no_grad()
@@ -164,6 +215,7 @@ def numbers(problem: MapProblem, result: Result) -> list[dict[str, Any]]:
     return [
         {
             "status": status,
+            "lam": result.lam[i].item() if status == "done" else None,
             **{name: value if math.isfinite(value := column[i].item()) else None for name, column in columns.items()},
             "evaluations": int(result.evals[i]),
         }
@@ -173,10 +225,11 @@ def numbers(problem: MapProblem, result: Result) -> list[dict[str, Any]]:
 
 def table(records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows for people."""
-    header = ["picture", "status", "loss", "D", "P", "chi2", "evaluations"]
+    header = ["picture", "status", "sigma", "lam", "loss", "D", "P", "chi2", "evaluations"]
+    digits = {"sigma": 3, "lam": 2, "loss": 0, "D": 0, "P": 0, "chi2": 3}
     rows = [
         [Path(r["picture"]).name, r["status"]]
-        + [rounded(r[name], digits) for name, digits in (("loss", 0), ("D", 0), ("P", 0), ("chi2", 3))]
+        + [rounded(r[name], places) for name, places in digits.items()]
         + [str(r["evaluations"])]
         for r in records
     ]
@@ -187,19 +240,28 @@ def rounded(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _checked_sigma(task: str, sigma: float | None) -> float:
-    if sigma is None and task not in SIGMA:
-        raise InputError("denoising needs to know the noise; give --sigma, its standard deviation on the [0,1] scale")
-    sigma = SIGMA[task] if sigma is None else sigma
-    Gaussian(sigma)  # refuses what cannot be a standard deviation
-    return sigma
-
-
-def _checked_lam(task: str, lam: float | None) -> float:
-    lam = LAM[task] if lam is None else lam
-    if not (math.isfinite(lam) and lam >= 0):
+def _checked_lam(lam: str, solver: str) -> float | str:
+    if lam in LAM_RULES:
+        if solver != "path":
+            raise InputError(f"--solver {solver} cannot choose lam; give --lam a number, or use --solver path")
+        return lam
+    try:
+        number = float(lam)
+    except ValueError:
+        raise InputError(f"--lam is {lam}; give a number, or one of {', '.join(LAM_RULES)}") from None
+    if not (math.isfinite(number) and number >= 0):
         raise InputError(f"lam is {lam}; the prior's weight must be finite and at least 0")
-    return lam
+    if number == 0 and solver == "path":
+        raise InputError("--solver path needs lam greater than 0; at 0 the prior would have no say")
+    return number
+
+
+def _estimated(pictures: Sequence[Path], y: Tensor) -> Tensor:
+    sigma = estimate_sigma(y)
+    for picture, value in zip(pictures, sigma.tolist(), strict=True):
+        if not value > 0:
+            raise InputError(f"{picture}: its noise cannot be estimated; give --sigma, its standard deviation in 0..1")
+    return sigma
 
 
 def _operator(prior: Prior, mask: Path | None) -> Operator:
@@ -228,19 +290,38 @@ def _check_names(pictures: Sequence[Path], out: Path, mask: Path | None) -> None
             raise InputError(f"{target} is an input and would be overwritten; choose another --out")
 
 
-def _write_report(job: Job, result: Result, records: list[dict[str, Any]], settings: dict[str, Any]) -> None:
+def _write_report(
+    job: Job, result: Result, choice: Choice | None, records: list[dict[str, Any]], settings: dict[str, Any]
+) -> None:
     rows = []
     for y, x, record in zip(job.problem.y, result.x, records, strict=True):
         name = Path(record["picture"]).name
-        row = [Picture(f"{name}: as measured", y)]
+        row = [Picture(f"{name}: as measured", y, f"sigma {rounded(record['sigma'], 3)}")]
         if record["restored"]:
-            row.append(Picture(f"{name}: restored", x, note=f"chi2 {rounded(record['chi2'], 3)}"))
+            note = f"lam {rounded(record['lam'], 2)}, chi2 {rounded(record['chi2'], 3)}"
+            row.append(Picture(f"{name}: restored", x, note))
         rows.append(row)
+    sections = [Section("Pictures", rows=rows)]
+    if choice:
+        sections += [_path_section(i, choice, result, record) for i, record in enumerate(records) if record["restored"]]
     write_report(
         job.out / REPORT,
         "Restored pictures",
         f"Number of pictures: {len(records)}, solved together in {records[0]['seconds']:.1f} s.",
-        [Section("Pictures", rows=rows), Section("Numbers", text=EXPLANATION, table=table(records))],
+        [*sections, Section("Numbers", text=EXPLANATION, table=table(records))],
         {key: value for key, value in settings.items() if value is not None},
         job.command,
     )
+
+
+def _path_section(i: int, choice: Choice, result: Result, record: dict[str, Any]) -> Section:
+    """The restorations of one picture over lam, the chosen one among them."""
+    along = [(point["lam"], point["chi2"], x) for point, x in zip(record["path"], choice.path.x[i], strict=False)]
+    step = max(1, math.ceil(len(along) / STRIP_LENGTH))
+    strip = [Picture(f"lam {lam:.2g}", x, f"chi2 {chi2:.2f}") for lam, chi2, x in along[::step]]
+    where = sum(lam <= record["lam"] for lam, _, _ in along[::step])
+    strip.insert(
+        where, Picture(f"lam {record['lam']:.2g}, chosen", result.x[i], f"chi2 {record['chi2']:.2f}", marked=True)
+    )
+    why = RULE_EXPLANATION[choice.rule].format(target=rounded(choice.target[i].item(), 2))
+    return Section(f"{Path(record['picture']).name} over lam", text=PATH_EXPLANATION + why, strips=[strip])

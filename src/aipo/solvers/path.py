@@ -28,6 +28,7 @@ from torch import Tensor
 
 from aipo import initial
 from aipo.batch import per_image
+from aipo.discrepancy import expected_chi2
 from aipo.engine import Evaluation
 from aipo.errors import InputError
 from aipo.iterate import Result, Solver, State, Status
@@ -35,14 +36,17 @@ from aipo.path import Path
 from aipo.problem import MapProblem
 from aipo.spectrum import Spectrum
 
-__all__ = ["FollowPath", "follow_path"]
+__all__ = ["FollowPath", "automatic_grid", "follow_path"]
 
 ARMIJO = 1e-4
+# A step this short means that the stored steps contradict each other, as they do where L is not convex: forget them.
+DOUBTFUL_STEP = 1e-2
 SHORTEST_STEP = 1e-6
 TINY = 1e-30
 WINDOW = 3  # pixels over which local curvature is averaged, twice
 AGEING = 0.9  # of the steps from which it is taken
-LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)
+LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)  # the paper's
+STRIDE = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class PathState(State):
 
     Attributes:
         index: which lam of the grid each image is at (B,).
+        last: which one it was at before (B,).
         spent: evaluations spent at that lam (B,).
         direction, slope, step: the line search from the iterate; slope is the derivative of L along the direction.
         S, Y_D, Y_P: the last steps of the iterate and the changes of both gradients, (B, memory, n).
@@ -60,6 +65,7 @@ class PathState(State):
     """
 
     index: Tensor
+    last: Tensor
     spent: Tensor
     grad_D: Tensor
     grad_P: Tensor
@@ -86,6 +92,8 @@ class FollowPath(Solver[PathState]):
     Arguments:
         lambdas: the grid, ascending, > 0.
         evals: gradient evaluations per image for the whole path.
+        stride: None visits every lam of the grid. Otherwise an image skips those on the way to which it should move by
+            less than this, in root mean square per pixel: short steps where x moves most, each image with its own.
         first_share: share of them for the first lam. The others share the rest in proportion to the steps of log lam,
             and what one does not need goes to those after it.
         tolerance: go on to the next lam once the estimated gap to the minimum is below this, in nats.
@@ -99,6 +107,7 @@ class FollowPath(Solver[PathState]):
 
     lambdas: tuple[float, ...] = LAMBDAS
     evals: int = 120
+    stride: float | None = None
     first_share: float = 0.25
     tolerance: float = 0.1
     memory: int = 40
@@ -113,6 +122,8 @@ class FollowPath(Solver[PathState]):
                 f"need evals >= {len(grid)} (one per lam), 0 < first_share < 1, memory >= 1 and tolerance >= 0, got "
                 f"{self.evals}, {self.first_share}, {self.memory} and {self.tolerance}"
             )
+        if self.stride is not None and not self.stride > 0:
+            raise InputError(f"stride must be None or > 0, got {self.stride}")
 
     def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
         return initial.gaussian(problem), 0
@@ -125,6 +136,7 @@ class FollowPath(Solver[PathState]):
         return PathState.start(
             x0,
             index=zero,
+            last=zero,
             spent=zero,
             grad_D=torch.zeros_like(x0),
             grad_P=torch.zeros_like(x0),
@@ -146,8 +158,10 @@ class FollowPath(Solver[PathState]):
         state, accepted = self._judge(state, evaluation)
         # A search that stalls has found what can be found at this lam in this precision.
         stalled = state.running & ~accepted & (state.step < SHORTEST_STEP)
+        doubtful = state.running & ~accepted & (state.step < DOUBTFUL_STEP) & (state.pairs > 0)
+        state = self._forget(state, doubtful)
         # The direction is needed anew where the iterate moved or lam will change.
-        state = self._turn(problem, state, accepted)
+        state = self._turn(problem, state, accepted | doubtful)
         over = state.running & (accepted & (self._gap(state) < self.tolerance) | (state.spent >= self._allowed(state)))
         over = over | stalled
         if over.any():
@@ -158,8 +172,11 @@ class FollowPath(Solver[PathState]):
         trial = state.x_seen + per_image(state.step, state.x) * state.direction
         return replace(state, x=torch.where(moving, trial, state.x))
 
+    def _grid(self, like: Tensor) -> Tensor:
+        return torch.tensor(self.lambdas, dtype=like.dtype, device=like.device)
+
     def _lam(self, state: PathState) -> Tensor:
-        return torch.tensor(self.lambdas, dtype=state.D.dtype, device=state.D.device)[state.index]
+        return self._grid(state.D)[state.index]
 
     def _gradient(self, state: PathState, lam: Tensor) -> Tensor:
         """Of L at the iterate (B, n)."""
@@ -213,6 +230,16 @@ class FollowPath(Solver[PathState]):
             Y_P=put(state.Y_P, y_P),
             pairs=state.pairs + good,
             concave=state.concave + (moved & ((s * y).sum(1) <= 0)),
+        )
+
+    def _forget(self, state: PathState, which: Tensor) -> PathState:
+        rows = which[:, None, None]
+        return replace(
+            state,
+            S=state.S.masked_fill(rows, 0),
+            Y_D=state.Y_D.masked_fill(rows, 0),
+            Y_P=state.Y_P.masked_fill(rows, 0),
+            pairs=state.pairs.masked_fill(which, 0),
         )
 
     def _turn(self, problem: MapProblem, state: PathState, which: Tensor) -> PathState:
@@ -307,11 +334,9 @@ class FollowPath(Solver[PathState]):
         left = (self.evals - (state.evals - state.spent)).to(state.D.dtype)
         if len(self.lambdas) == 1:
             return left
-        logs = torch.tensor([math.log(v) for v in self.lambdas], dtype=left.dtype, device=left.device)
-        steps = torch.cat([logs.new_zeros(1), logs.diff()])
-        share = steps / steps.flip(0).cumsum(0).flip(0)
-        share[0] = self.first_share
-        return (share[state.index] * left).round().clamp(min=1)
+        logs = self._grid(state.D).log()
+        share = (logs[state.index] - logs[state.last]) / (logs[-1] - logs[state.last])
+        return (torch.where(state.index == 0, self.first_share, share) * left).round().clamp(min=1)
 
     def _record(self, state: PathState, which: Tensor) -> PathState:
         lam = self._lam(state)
@@ -327,29 +352,57 @@ class FollowPath(Solver[PathState]):
         )
 
     def _advance(self, state: PathState, which: Tensor) -> PathState:
-        last = state.index == len(self.lambdas) - 1
-        state = state.stop(which & last, Status.DONE)
-        on = which & ~last
+        end = state.index == len(self.lambdas) - 1
+        state = state.stop(which & end, Status.DONE)
+        on = which & ~end
         return replace(
             state,
-            index=state.index + on,
+            index=torch.where(on, self._next(state), state.index),
+            last=torch.where(on, state.index, state.last),
             spent=state.spent.masked_fill(on, 0),
             concave=state.concave.masked_fill(on, 0),
         )
 
+    def _next(self, state: PathState) -> Tensor:
+        """The lam to go to, as an index (B,)."""
+        if self.stride is None:
+            return state.index + 1
+        logs, rows = self._grid(state.D).log(), torch.arange(len(state.x), device=state.x.device)
+        step = logs[state.index] - logs[state.last]
+        moved = (state.x_seen - state.path_x[rows, state.last]).flatten(1).square().mean(1).sqrt()
+        # As fast as it moved last, and at most twice as far. Of the first step nothing is known: it is the shortest.
+        reach = torch.minimum(2 * step, self.stride * step / moved.clamp(min=TINY)).nan_to_num()
+        found = torch.searchsorted(logs, logs[state.index] + reach + 1e-6, right=True) - 1
+        return torch.maximum(found, state.index + 1).clamp(max=len(logs) - 1)
+
     def result(self, problem: MapProblem, state: PathState) -> Path:  # type: ignore[override]
-        lam = torch.tensor(self.lambdas, dtype=state.D.dtype, device=state.D.device)
-        columns = {name: state.path_values[..., i] for i, name in enumerate(COLUMNS)}
+        # Each image's own lam, in order, without those it skipped; an image that failed has NaN instead.
+        visited = ~state.path_values[..., 0].isnan()
+        order = (~visited).to(torch.int8).argsort(dim=1, stable=True)[:, : max(1, int(visited.sum(1).max()))]
+        rows = torch.arange(len(order), device=order.device)[:, None]
+        lam = torch.where(visited, self._grid(state.D), torch.nan)[rows, order]
+        columns = {name: state.path_values[rows, order, i] for i, name in enumerate(COLUMNS)}
         status = [Status(code).text for code in state.status.tolist()]
-        return Path(lam=lam, x=state.path_x, status=status, **columns)
+        return Path(lam=lam, x=state.path_x[rows, order], status=status, **columns)
 
     def budget(self, state: PathState) -> int:
         return self.evals
 
 
+def automatic_grid(problem: MapProblem) -> list[float]:
+    """Twelve lam per decade, up to 3.2, where detail is lost, and from where a restoration still follows the noise.
+
+    chi^2 at x*(lam) was at most about 3.5 lam in our measurements, so the best restoration lies above a quarter of its
+    expected chi^2. A path that starts much lower spends its evaluations on fitting noise, and loses its way.
+    """
+    lowest = 0.25 * expected_chi2(problem).min().item()
+    first, last = round(12 * math.log10(lowest)), 6
+    return [float(f"{10 ** (i / 12):.4g}") for i in range(first, last + 1)]
+
+
 def follow_path(
     problem: MapProblem,
-    lambdas: Sequence[float] = LAMBDAS,
+    lambdas: Sequence[float] | None = None,
     *,
     evals: int = 120,
     x0: Tensor | None = None,
@@ -360,12 +413,16 @@ def follow_path(
     """Solve at every lam of a grid, each started at the solution before it.
 
     Arguments:
-        lambdas: the grid, ascending.
+        lambdas: the grid, ascending. By default each image gets its own out of `automatic_grid`, fine where x moves
+            most.
         evals: gradient evaluations per image for all of it.
         x0: where to start (B, C, H, W); by default the solution under a Gaussian, `initial.gaussian`.
         checkpoint: a .safetensors file from which a broken run goes on, see `Solver.solve`.
     """
-    solver = FollowPath(tuple(float(v) for v in lambdas), evals)
+    if lambdas is None:
+        solver = FollowPath(tuple(automatic_grid(problem)), evals, STRIDE)
+    else:
+        solver = FollowPath(tuple(float(v) for v in lambdas), evals)
     result: Result | Path = solver.solve(
         problem, solver.lambdas[-1], x0, progress=progress, callback=callback, checkpoint=checkpoint
     )

@@ -1,0 +1,247 @@
+"""Choosing lam: every rule against what it promises, on problems where the truth or a closed form is known."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aipo
+from aipo import operators
+from aipo.choose import _best, _crossing
+from aipo.discrepancy import FLOW_FACTOR, expected_chi2
+from aipo.errors import InputError
+from aipo.operators.kept import keep
+from aipo.sigma import estimate_sigma
+from aipo.solvers.path import automatic_grid
+from linear_gaussian import OPERATORS, SHAPE, Vignette, known_problem
+from small_problem import SHAPE as FLOW_SHAPE
+from small_problem import build_flow, make_problem
+
+N = 192  # values of an image of FLOW_SHAPE
+
+
+@pytest.fixture(scope="module")
+def flow():
+    return build_flow()
+
+
+def white_problem(operator, sigma=0.1, spread=0.2, batch=2):
+    """Images that are white noise around grey: mean, spectrum and every solution are known."""
+    flow = aipo.flows.GaussianFlow(FLOW_SHAPE, torch.full(FLOW_SHAPE, 0.5), spread * torch.eye(N))
+    prior = aipo.Prior(flow.requires_grad_(False).double())
+    x = flow.sample(batch, seed=3)
+    noise = aipo.Gaussian(sigma)
+    return aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=4)), x
+
+
+class TestExpectedChi2:
+    @pytest.mark.parametrize("sigma", [0.05, 0.2])
+    def test_of_white_images_in_closed_form(self, sigma):
+        """Each value is shrunk by 1 / (1 + sigma^2 / spread^2), which is its degree of freedom."""
+        problem, _ = white_problem(operators.Denoising(FLOW_SHAPE), sigma)
+        share = 1 / (1 + (sigma / 0.2) ** 2)
+        wanted = max(0.05, 1 - FLOW_FACTOR * share)
+        # The surrogate is measured on samples, hence the tolerance.
+        torch.testing.assert_close(expected_chi2(problem), torch.full((2,), wanted).double(), atol=0.05, rtol=0)
+
+    def test_missing_pixels_do_not_count(self):
+        half = torch.zeros(1, 8, 8)
+        half[..., :4] = 1
+        whole, _ = white_problem(operators.Denoising(FLOW_SHAPE), 0.2)
+        masked, _ = white_problem(operators.Inpainting(half, FLOW_SHAPE), 0.2)
+        torch.testing.assert_close(expected_chi2(masked), expected_chi2(whole), atol=0.05, rtol=0)
+
+    def test_each_image_has_its_own_noise(self):
+        problem, _ = white_problem(operators.Denoising(FLOW_SHAPE))
+        mixed = aipo.MapProblem(problem.prior, problem.operator, aipo.Gaussian(torch.tensor([0.05, 0.4])), problem.y)
+        low, high = expected_chi2(mixed).tolist()
+        assert low < high < 1
+
+    def test_the_automatic_grid_starts_below_it(self, flow):
+        problem = make_problem(flow)
+        grid = automatic_grid(problem)
+        assert grid == sorted(set(grid))
+        assert 0.2 * expected_chi2(problem).min() < grid[0] < 0.3 * expected_chi2(problem).min()
+        assert grid[-1] == pytest.approx(3.162, abs=1e-3)
+
+
+class TestAutomaticPath:
+    def test_each_image_has_its_own_lam(self, flow):
+        problem = make_problem(flow)
+        path = aipo.follow_path(problem, evals=60)
+        grid = torch.tensor(automatic_grid(problem))
+        for row in path.lam:
+            own = row[row.isfinite()]
+            assert own[0] == grid[0]
+            assert own[-1] == grid[-1]
+            assert (own.diff() > 0).all()
+            assert all(v in grid for v in own)
+        # What one image does depends on no other.
+        alone = aipo.follow_path(problem.take(torch.tensor([1])), evals=60)
+        own = path.lam[1][path.lam[1].isfinite()]
+        torch.testing.assert_close(alone.lam[0], own)
+
+    def test_short_steps_where_x_moves_most(self):
+        """Of white images x*(lam) is known: it moves fastest, per unit of log lam, where lam = spread^2 / sigma^2."""
+        problem, _ = white_problem(operators.Denoising(FLOW_SHAPE), sigma=0.2, batch=1)
+        grid = tuple(10 ** (i / 40) for i in range(-60, 61))
+        path = aipo.FollowPath(grid, 400, stride=0.02, tolerance=1e-6).solve(problem, 1.0)
+        steps = path.lam[0].log().diff()
+        moved = path.x[0].diff(dim=0).flatten(1).square().mean(1).sqrt()
+        fastest = path.lam[0, 1:].log().abs().argmin()
+        assert steps[fastest] < 0.5 * steps[-2]
+        assert 0.01 < moved.max() < 0.04
+        assert len(steps) < 30
+
+    def test_certificates_and_interpolation_ignore_what_is_not_there(self, flow):
+        path = aipo.follow_path(make_problem(flow), GRID, evals=40)
+        lam, x = path.lam.clone(), path.x.clone()
+        lam[0, 2], x[0, 2] = torch.nan, torch.nan
+        short = replace(path, lam=lam, x=x)
+        torch.testing.assert_close(short.interpolate(99.0)[0], path.x[0, 1])
+        torch.testing.assert_close(short.interpolate(1.5)[1:], path.interpolate(1.5)[1:])
+        assert short.at(torch.tensor([1.0, 2.0, 2.0])).x.isfinite().all()
+        with pytest.raises(InputError, match="not solved"):
+            short.at(2.0)
+
+
+GRID = (0.3, 1.0, 2.0)
+
+
+class TestRules:
+    def test_auto_meets_the_expected_chi2(self):
+        problem, _ = white_problem(operators.Denoising(FLOW_SHAPE), sigma=0.2)
+        choice = aipo.choose_lambda(problem, evals=80)
+        assert choice.rule == "discrepancy"
+        torch.testing.assert_close(problem.chi2(choice.result.x), choice.target, atol=0.03, rtol=0)
+        torch.testing.assert_close(choice.result.loss, problem.loss(choice.result.x, choice.lam))
+        assert choice.score.shape == choice.path.lam.shape
+
+    def test_sure_estimates_the_true_error(self):
+        """Of many images at once: the mean estimate is the mean squared error."""
+        problem, x = white_problem(operators.Denoising(FLOW_SHAPE), sigma=0.2, batch=200)
+        path = aipo.follow_path(problem, GRID, evals=40)
+        choice = aipo.choose_lambda(problem, "sure", path=path, evals=40)
+        error = (path.x - x[:, None]).flatten(2).square().mean(2) / 0.2**2
+        torch.testing.assert_close(choice.score.mean(0), error.mean(0), atol=0.02, rtol=0)
+        # Bayes: for images drawn from the prior, lam = 1 is best.
+        assert (choice.lam - 1).abs().median() < 0.3
+
+    def test_held_out_measurements_have_no_say_in_the_fit(self):
+        operator = operators.Denoising(FLOW_SHAPE)
+        problem, _ = white_problem(operator)
+        choice = aipo.choose_lambda(problem, "held-out", evals=40)
+        assert choice.result.evals.max() <= 80
+        assert choice.score.isfinite().any(1).all()
+
+    @pytest.mark.parametrize("rule", ["discrepancy", "sure", "held-out", "l-curve"])
+    def test_every_rule_on_a_flow(self, flow, rule):
+        problem = make_problem(flow)
+        choice = aipo.choose_lambda(problem, rule, evals=40)
+        first, last = choice.path.lam[:, 0], choice.path.lam.nan_to_num().amax(1)
+        assert ((choice.lam >= first * 0.999) & (choice.lam <= last * 1.001)).all()
+        assert choice.result.status == ["done"] * 3
+        assert choice.result.x.isfinite().all()
+
+    def test_a_fixed_lam(self, flow):
+        problem = make_problem(flow)
+        path = aipo.follow_path(problem, GRID, evals=40)
+        choice = aipo.choose_lambda(problem, "fixed", lam=torch.tensor([0.3, 1.0, 2.0]), path=path)
+        assert all((choice.result.x[i] == path.x[i, i]).all() for i in range(3))
+        torch.testing.assert_close(choice.result.loss, path.at(choice.lam).loss, atol=1e-2, rtol=0)
+
+    def test_other_noise_is_judged_by_held_out_measurements(self, flow):
+        gaussian = make_problem(flow)
+        problem = aipo.MapProblem(gaussian.prior, gaussian.operator, aipo.Laplace(0.1), gaussian.y)
+        assert aipo.choose_lambda(problem, evals=30).rule == "held-out"
+        with pytest.raises(InputError, match="Gaussian"):
+            aipo.choose_lambda(problem, "sure")
+
+    @pytest.mark.parametrize("arguments", [{"rule": "best"}, {"rule": "fixed"}, {"rule": "auto", "lam": 1.0}])
+    def test_bad_arguments(self, flow, arguments):
+        with pytest.raises(InputError):
+            aipo.choose_lambda(make_problem(flow), **arguments)
+
+    def test_one_image_failing_alone(self, flow):
+        problem = make_problem(flow)
+        x0 = aipo.initial.gaussian(problem)
+        x0[1] = torch.nan
+        path = aipo.follow_path(problem, GRID, evals=40, x0=x0)
+        choice = aipo.choose_lambda(problem, path=path)
+        assert choice.result.status == ["done", "non finite", "done"]
+        assert choice.result.x[1].isnan().all()
+        assert choice.lam[1].isnan()
+        assert choice.result.x[[0, 2]].isfinite().all()
+
+
+class TestCriteria:
+    def test_crossing_is_linear_between_logarithms(self):
+        lam = torch.tensor([[0.1, 1.0, 10.0]]).expand(4, 3)
+        chi2 = torch.tensor([[0.01, 1.0, 100.0]]).expand(4, 3)
+        found = _crossing(lam, chi2, torch.tensor([0.1, 10.0, 1e-4, 1e4]))
+        torch.testing.assert_close(found, torch.tensor([10**-0.5, 10**0.5, 0.1, 10.0]))
+
+    @given(st.floats(-1.9, 1.9), st.floats(0.1, 10))
+    @settings(max_examples=50, deadline=None)
+    def test_the_best_of_a_parabola_is_its_vertex(self, vertex, width):
+        lam = torch.tensor([[-2.0, -0.7, 0.1, 1.2, 2.0]], dtype=torch.float64).exp()
+        found = _best(lam, width * (lam.log() - vertex) ** 2)
+        torch.testing.assert_close(found, torch.tensor([vertex], dtype=torch.float64).exp(), rtol=1e-6, atol=0)
+
+
+class TestKeep:
+    @pytest.mark.parametrize("name", OPERATORS)
+    def test_what_is_kept_is_unchanged_and_the_rest_is_zero(self, name):
+        operator = OPERATORS[name]()
+        x = known_problem(name).x(1.0)
+        generator = torch.Generator().manual_seed(0)
+        kept = torch.rand(operator.measurement_shape, generator=generator) < 0.7
+        reduced = keep(operator, kept)
+        torch.testing.assert_close(reduced.A(x), operator.A(x) * kept)
+        y = operator.A(x)
+        assert (reduced.restrict(y) == operator.restrict(y) * kept).all() or isinstance(
+            operator, operators.CompressedSensing
+        )
+        # Still an operator in every respect that the solvers need.
+        u, v = torch.randn_like(y), torch.randn_like(x)
+        torch.testing.assert_close(
+            (reduced.A(v) * u).flatten(1).sum(1), (v * reduced.adjoint_at(x, u)).flatten(1).sum(1)
+        )
+
+    def test_it_counts_what_is_kept(self):
+        kept = torch.zeros(SHAPE)
+        kept[..., :2] = 1
+        assert keep(Vignette(SHAPE), kept).num_measurements == 8
+        assert keep(operators.Saturation(SHAPE), kept).num_measurements == 8
+        assert not keep(operators.Saturation(SHAPE), kept).linear
+
+
+class TestSigma:
+    @given(st.floats(0.01, 0.3), st.integers(0, 1000))
+    @settings(max_examples=30, deadline=None)
+    def test_of_a_real_face(self, sigma, seed):
+        x = aipo.samples.load("astronaut")[None]
+        y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+        assert abs(estimate_sigma(y).item() / sigma - 1) < 0.15
+
+    def test_one_per_image_and_grey(self):
+        scale = torch.tensor([0.05, 0.2]).view(2, 1, 1, 1)
+        y = 0.5 + scale * torch.randn(2, 1, 63, 65, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(estimate_sigma(y), scale.flatten(), rtol=0.15, atol=0)
+
+    @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 4, 64, 64), (1, 3, 8, 8)])
+    def test_bad_shapes(self, shape):
+        with pytest.raises(InputError, match="16x16"):
+            estimate_sigma(torch.zeros(shape))
+
+
+def test_finished_images_leave_the_batch(flow, monkeypatch):
+    """The last image must not pay for those that are done."""
+    problem = make_problem(flow)
+    sizes = []
+    evaluate = aipo.MapProblem.evaluate
+    monkeypatch.setattr(aipo.MapProblem, "evaluate", lambda self, x: sizes.append(len(x)) or evaluate(self, x))
+    result = aipo.FollowPath((0.3, 1.0), 60).solve(problem, 1.0)
+    assert sum(sizes) == result.evals[:, -1].sum()
