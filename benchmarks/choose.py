@@ -1,6 +1,7 @@
 """What each rule for lam loses against the best lam of the same path, in dB, and the PSNR it reaches.
 
     python benchmarks/choose.py PRIOR --data FOLDER --json FILE [--tasks ...] [--rules ...] [--images test] [--count 50]
+        [--sigma 0.05]
 
 The oracle knows the truth: it takes the best lam of the automatic path (for SURE, which needs one grid for all images,
 of that grid's path).
@@ -19,10 +20,12 @@ from priors import SETS, tasks
 from torch import Tensor
 
 import aipo
-from aipo.choose import RULES
+from aipo.choose import RULES, _chi2, _crossing
 from aipo.dataset import load_images
 from aipo.files import write_atomically
 from aipo.metrics import psnr
+
+MOROZOV = "chi2=1"  # the discrepancy principle as in textbooks
 
 
 def oracle(path: aipo.Path, truth: Tensor) -> Tensor:
@@ -36,10 +39,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=list(tasks()))
-    parser.add_argument("--rules", nargs="+", default=[r for r in RULES if r not in ("auto", "fixed")])
+    parser.add_argument("--rules", nargs="+", default=[MOROZOV, *(r for r in RULES if r not in ("auto", "fixed"))])
     parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--evals", type=int, default=120)
+    parser.add_argument("--sigma", type=float, help="of the noise, in place of the task's own")
     parser.add_argument("--tf32", action="store_true")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,6 +56,7 @@ def main() -> None:
         "images": args.images,
         "count": args.count,
         "evaluations": args.evals,
+        "sigma": args.sigma,
         "date": time.strftime("%Y-%m-%d"),
         "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "torch": torch.__version__,
@@ -60,12 +65,17 @@ def main() -> None:
     }
     for task in args.tasks:
         operator, noise = tasks()[task]
+        noise = aipo.Gaussian(args.sigma) if args.sigma else noise
         problem = aipo.MapProblem(prior, operator, noise, operator.measure(truth, noise, seed=1))
         path = aipo.follow_path(problem, evals=args.evals)
         rows = report["tasks"][task] = {}
         for rule in args.rules:
             start = time.monotonic()
-            choice = aipo.choose_lambda(problem, rule, path=path, evals=args.evals)
+            if rule == MOROZOV:
+                lam = _crossing(path.lam, _chi2(problem, path), torch.ones_like(path.lam[:, 0]))
+                choice = aipo.choose_lambda(problem, "fixed", lam=lam, path=path)
+            else:
+                choice = aipo.choose_lambda(problem, rule, path=path, evals=args.evals)
             reached = psnr(choice.result.x.clamp(0, 1), truth)
             lost = oracle(choice.path, truth) - reached
             rows[rule] = {

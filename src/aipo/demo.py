@@ -119,7 +119,7 @@ def run_demo(prior: Prior, source: str, out: Path, seed: int, progress: bool) ->
 
 def table(records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows for people."""
-    header = ["task", "image", "lam", "PSNR before", "PSNR after", "loss", "evaluations", "seconds"]
+    header = ["task", "image", "lam", "dB before", "dB after", "loss", "evals", "seconds"]
     rows = [
         [
             r["task"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.noise import as_generator
 from aipo.operators.base import checked_image_shape
@@ -80,14 +81,14 @@ class CompressedSensing(LinearOperator):
     @torch.no_grad()
     def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """See `Operator`. By Woodbury's identity, with one m x m factorisation for each precision and lam."""
-        out = torch.empty_like(b)
+        # The matrix is read once for all images; only the small triangular solves go by precision and lam.
+        v = spectrum.solve(b, per_image(lam, b))
+        z = self.A(v)
         pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
         for i, (weight, scale) in enumerate(pairs.tolist()):
             mine = group == i
-            v = spectrum.solve(b[mine], scale)
-            z = torch.cholesky_solve(self.A(v).T, self._capacitance(weight, scale, spectrum, b)).T
-            out[mine] = v - spectrum.solve(self.A_adjoint(z), scale)
-        return out
+            z[mine] = torch.cholesky_solve(z[mine].T, self._capacitance(weight, scale, spectrum, b)).T
+        return v - spectrum.solve(self.A_adjoint(z), per_image(lam, b))
 
     def _capacitance(self, precision: float, lam: float, spectrum: Spectrum, like: Tensor) -> Tensor:
         """The Cholesky factor of I / precision + A (lam S)^-1 A^T; the last few are kept."""

@@ -290,13 +290,13 @@ class FollowPath(Solver[PathState]):
         spectrum = problem.prior.surrogate.curvature
         W = self._local_curvature(state, lam, spectrum)
 
-        def solve(b: Tensor) -> Tensor:
-            b = b.view_as(state.x) / W
-            r = problem.operator.solve_regularised(b, precision, lam, spectrum, state.x_seen)
-            return (r / W).flatten(1)
-
-        scale = torch.where(known, (s * y).sum(1) / (y * solve(y)).sum(1).clamp(min=TINY), 1)
-        return scale[:, None] * solve(q)
+        # Both right-hand sides at once: the operator may have large matrices to read.
+        b = torch.cat([q, y]).view(-1, *state.x.shape[1:]) / W.repeat(2, 1, 1, 1)
+        twice = (precision.repeat(2), lam.repeat(2), spectrum, state.x_seen.repeat(2, 1, 1, 1))
+        r = problem.operator.solve_regularised(b, *twice) / W.repeat(2, 1, 1, 1)
+        inverse_q, inverse_y = r.flatten(1).chunk(2)
+        scale = torch.where(known, (s * y).sum(1) / (y * inverse_y).sum(1).clamp(min=TINY), 1)
+        return scale[:, None] * inverse_q
 
     def _local_curvature(self, state: PathState, lam: Tensor, spectrum: Spectrum) -> Tensor:
         """W (B, 1, H, W): the fourth root of the local ratio of squared gradient changes, met and modelled."""
