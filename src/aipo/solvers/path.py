@@ -23,7 +23,6 @@ from pathlib import Path as FilePath
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aipo import initial
@@ -34,7 +33,7 @@ from aipo.errors import InputError
 from aipo.iterate import Result, Solver, State, Status
 from aipo.path import Path
 from aipo.problem import MapProblem
-from aipo.spectrum import Spectrum
+from aipo.solvers.quasi_newton import TINY, local_curvature, newest, put, two_loop
 
 __all__ = ["FollowPath", "automatic_grid", "follow_path"]
 
@@ -42,9 +41,6 @@ ARMIJO = 1e-4
 # A step this short means that the stored steps contradict each other, as they do where L is not convex: forget them.
 DOUBTFUL_STEP = 1e-2
 SHORTEST_STEP = 1e-6
-TINY = 1e-30
-WINDOW = 3  # pixels over which local curvature is averaged, twice
-AGEING = 0.9  # of the steps from which it is taken
 LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)  # the paper's
 STRIDE = 0.01
 
@@ -188,7 +184,9 @@ class FollowPath(Solver[PathState]):
         first = state.D.isnan()
         finite = evaluation.finite
         L = state.D + lam * state.P
-        enough = evaluation.loss(lam) <= L + ARMIJO * state.step * state.slope
+        # Near the minimum the decrease drowns in the rounding of two large terms; a step must not fail for that.
+        rounding = 2 * torch.finfo(L.dtype).eps * (state.D.abs() + lam * state.P.abs())
+        enough = evaluation.loss(lam) <= L + ARMIJO * state.step * state.slope + rounding
         accepted = state.running & finite & (first | enough)
         state = self._remember(state, evaluation, accepted & ~first, lam)
 
@@ -217,17 +215,15 @@ class FollowPath(Solver[PathState]):
         y_P = (evaluation.grad_P - state.grad_P).flatten(1)
         y = y_D + lam[:, None] * y_P
         good = moved & ((s * y).sum(1) > 1e-8 * s.norm(dim=1) * y.norm(dim=1))
-        at = (state.pairs % self.memory)[:, None]
-        here = good[:, None] & (torch.arange(self.memory, device=s.device) == at)
 
-        def put(history: Tensor, new: Tensor) -> Tensor:
-            return torch.where(here[:, :, None], new[:, None], history)
+        def stored(history: Tensor, new: Tensor) -> Tensor:
+            return put(history, state.pairs, new, good)
 
         return replace(
             state,
-            S=put(state.S, s),
-            Y_D=put(state.Y_D, y_D),
-            Y_P=put(state.Y_P, y_P),
+            S=stored(state.S, s),
+            Y_D=stored(state.Y_D, y_D),
+            Y_P=stored(state.Y_P, y_P),
             pairs=state.pairs + good,
             concave=state.concave + (moved & ((s * y).sum(1) <= 0)),
         )
@@ -247,24 +243,7 @@ class FollowPath(Solver[PathState]):
         lam = self._lam(state)
         gradient = self._gradient(state, lam)
         Y = state.Y_D + lam[:, None, None] * state.Y_P
-        sy = (state.S * Y).sum(2)
-        # Re-weighted at a new lam, a pair may have lost its positive curvature: it is left out then.
-        usable = (sy > 1e-10 * state.S.norm(dim=2) * Y.norm(dim=2)) & (
-            torch.arange(self.memory, device=sy.device) < state.pairs[:, None]
-        )
-        rho = torch.where(usable, 1 / torch.where(usable, sy, 1), 0)
-        order = (state.pairs[:, None] - 1 - torch.arange(self.memory, device=sy.device)) % self.memory
-        rows = torch.arange(len(gradient), device=sy.device)
-        q = gradient
-        alphas = []
-        for i in order.unbind(1):
-            alpha = rho[rows, i] * (state.S[rows, i] * q).sum(1)
-            q = q - alpha[:, None] * Y[rows, i]
-            alphas.append(alpha)
-        r = self._inverse_model(problem, state, q, lam)
-        for i, alpha in zip(reversed(order.unbind(1)), reversed(alphas), strict=True):
-            beta = rho[rows, i] * (Y[rows, i] * r).sum(1)
-            r = r + (alpha - beta)[:, None] * state.S[rows, i]
+        r = two_loop(state.S, Y, state.pairs, gradient, lambda q: self._inverse_model(problem, state, Y, q, lam))
         # Inexact solves can in principle spoil the descent; the gradient itself never does.
         downhill = (gradient * r).sum(1) > 0
         r = torch.where(downhill[:, None], r, 0.1 * gradient / gradient.abs().amax(1, keepdim=True).clamp(min=TINY))
@@ -277,10 +256,9 @@ class FollowPath(Solver[PathState]):
             step=torch.where(which, self._first_step(r), state.step),
         )
 
-    def _inverse_model(self, problem: MapProblem, state: PathState, q: Tensor, lam: Tensor) -> Tensor:
+    def _inverse_model(self, problem: MapProblem, state: PathState, Y: Tensor, q: Tensor, lam: Tensor) -> Tensor:
         """The inverse of the model Hessian times q, scaled to the curvature along the newest step."""
-        rows, newest = torch.arange(len(q), device=q.device), (state.pairs - 1) % self.memory
-        s, y = state.S[rows, newest], state.Y_D[rows, newest] + lam[:, None] * state.Y_P[rows, newest]
+        s, y = newest(state.S, state.pairs), newest(Y, state.pairs)
         known = (state.pairs > 0) & ((s * y).sum(1) > 0)
         if self.model == "none":
             scale = (s * y).sum(1) / y.square().sum(1).clamp(min=TINY)
@@ -288,38 +266,18 @@ class FollowPath(Solver[PathState]):
             return torch.where(known, scale, fallback)[:, None] * q
         precision = 1 / problem.noise.variance(problem.y)
         spectrum = problem.prior.surrogate.curvature
-        W = self._local_curvature(state, lam, spectrum)
-
+        W = torch.ones_like(state.x[:, :1])
+        if self.model == "local":
+            shape = state.x.shape[1:]
+            bent = spectrum.apply(state.S.view(-1, *shape)).view_as(Y)
+            W = local_curvature(Y, state.Y_D + lam[:, None, None] * bent, state.pairs, shape)
         # Both right-hand sides at once: the operator may have large matrices to read.
-        b = torch.cat([q, y]).view(-1, *state.x.shape[1:]) / W.repeat(2, 1, 1, 1)
+        W = W.repeat(2, 1, 1, 1)
+        b = torch.cat([q, y]).view(-1, *state.x.shape[1:]) / W
         twice = (precision.repeat(2), lam.repeat(2), spectrum, state.x_seen.repeat(2, 1, 1, 1))
-        r = problem.operator.solve_regularised(b, *twice) / W.repeat(2, 1, 1, 1)
-        inverse_q, inverse_y = r.flatten(1).chunk(2)
+        inverse_q, inverse_y = (problem.operator.solve_regularised(b, *twice) / W).flatten(1).chunk(2)
         scale = torch.where(known, (s * y).sum(1) / (y * inverse_y).sum(1).clamp(min=TINY), 1)
         return scale[:, None] * inverse_q
-
-    def _local_curvature(self, state: PathState, lam: Tensor, spectrum: Spectrum) -> Tensor:
-        """W (B, 1, H, W): the fourth root of the local ratio of squared gradient changes, met and modelled."""
-        ones = torch.ones_like(state.x[:, :1])
-        if self.model == "global":
-            return ones
-        batch, memory, n = state.S.shape
-        shape = state.x.shape[1:]
-        age = (state.pairs[:, None] - 1 - torch.arange(memory, device=lam.device)) % memory
-        met = state.Y_D + lam[:, None, None] * state.Y_P
-        modelled = spectrum.apply(state.S.view(-1, *shape)).view(batch, memory, n)
-        modelled = state.Y_D + lam[:, None, None] * modelled
-        # Recent steps count more; empty rows of the history are zero and do not count at all.
-        weight = AGEING ** age.to(lam.dtype) / met.square().sum(2).clamp(min=TINY)
-
-        def local(change: Tensor) -> Tensor:
-            energy = (weight[..., None] * change.square()).sum(1).view(-1, *shape).sum(1, keepdim=True)
-            for _ in range(2):
-                energy = F.avg_pool2d(F.pad(energy, [WINDOW // 2] * 4, mode="reflect"), WINDOW, 1)
-            return energy
-
-        ratio = (local(met) / local(modelled).clamp(min=TINY)).clamp(1e-4, 1e4)
-        return torch.where(per_image(state.pairs > 0, ones), ratio, ones) ** 0.25
 
     def _first_step(self, r: Tensor) -> Tensor:
         """1, but no pixel may move by more than half its range at once."""
