@@ -173,6 +173,8 @@ def restore(
         print_json({"report": str(report), "pictures": records})
     elif not quiet:
         print_table(*table(records))
+        if job.sigma is None:
+            print_line("sigma was estimated from each picture; give --sigma if you know it.")
         done = sum(record["status"] == "done" for record in records)
         print_line(f"Restored {done} of {len(records)} pictures in {records[0]['seconds']:.1f} s; see {report}")
     _exit_if_failed([(record["picture"], record["status"]) for record in records])

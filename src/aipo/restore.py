@@ -54,9 +54,9 @@ STRIP_LENGTH = 9
 
 EXPLANATION = (
     "The loss L = D + lam P adds how badly a picture explains the measured one (D) and how unlikely it is under the "
-    "prior (P), in nats. chi2 is the mean squared residual in units of sigma squared: about 1 if the restoration "
-    "explains the measurement as well as the true picture would, less if it still follows the noise, more if it has "
-    "lost detail."
+    "prior (P), in nats. chi2 is the mean squared residual in units of sigma squared: about 1 for the true picture, "
+    "somewhat less for a good restoration, which always fits a little of the noise, much less if it still follows the "
+    "noise, and more if it has lost detail."
 )
 PATH_EXPLANATION = (
     "The same picture restored with a growing weight lam of the prior: too little leaves the noise, too much loses "

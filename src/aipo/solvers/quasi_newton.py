@@ -62,7 +62,7 @@ def two_loop(S: Tensor, Y: Tensor, pairs: Tensor, q: Tensor, initial: Callable[[
 
 
 def local_curvature(met: Tensor, modelled: Tensor, pairs: Tensor, shape: torch.Size) -> Tensor:
-    """W (B, 1, H, W): the fourth root of the local ratio of squared gradient changes (B, memory, n), met and modelled."""
+    """W (B, 1, H, W): fourth root of the local ratio of squared gradient changes (B, memory, n), met and modelled."""
     # Recent steps count more; empty rows are zero and do not count at all.
     weight = AGEING ** _ages(met, pairs).to(met.dtype) / met.square().sum(2).clamp(min=TINY)
 
