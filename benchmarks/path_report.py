@@ -1,4 +1,4 @@
-"""Tables and the figure of the path benchmarks, from the JSON files that path.py and choose.py wrote.
+"""Tables and the figure of the path benchmarks, from the JSON files that path.py, choose.py and operators.py wrote.
 
     python benchmarks/path_report.py [--figure docs/path.png]
 
@@ -83,6 +83,18 @@ def rule_table(reports: list[dict[str, Any]]) -> None:
                 )
 
 
+def operator_table(report: dict[str, Any]) -> None:
+    print(
+        f"\nMean loss of two pictures after {report['evals']} evaluations at lam {report['lam']} "
+        f"(`benchmarks/operators.py`, two CPU cores, torch {report['torch']}, {report['date']}).\n"
+    )
+    print(row("prior", "operator", "plain L-BFGS", "FollowPath", "difference"))
+    print(row(*["---"] * 5))
+    for entry in report["rows"]:
+        plain, path = (sum(entry[model]) / len(entry[model]) for model in ("none", "local"))
+        print(row(entry["prior"], entry["operator"], f"{plain:.1f}", f"{path:.1f}", f"{path - plain:+.1f}"))
+
+
 def figure(reports: list[dict[str, Any]], file: Path) -> None:
     import matplotlib.pyplot as plt
 
@@ -118,6 +130,8 @@ def main() -> None:
     single_table(paths)
     print("\n## Rules for lam, against the best lam of the same path")
     rule_table(rules)
+    print("\n## Every linear operator and prior: does the model of the Hessian ever hurt?")
+    operator_table(json.loads((RESULTS / "operators.json").read_text()))
     if args.figure:
         figure(paths, args.figure)
 
