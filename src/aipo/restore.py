@@ -164,6 +164,7 @@ def run(job: Job, progress: bool) -> list[dict[str, Any]]:
         "aipo": aipo.__version__,
         "torch": torch.__version__,
     }
+    paths = path_numbers(job.problem, choice.path) if choice else [None] * len(job.pictures)
     records = []
     for i, (path, x, values) in enumerate(zip(job.pictures, result.x, numbers(job.problem, result), strict=True)):
         restored, record_file = _outputs(path, job.out)
@@ -174,7 +175,7 @@ def run(job: Job, progress: bool) -> list[dict[str, Any]]:
             **values,
             "sigma": job.sigmas[i],
             "rule": choice.rule if choice else "fixed",
-            "path": path_numbers(job.problem, choice.path)[i] if choice else None,
+            "path": paths[i],
             # The pictures were solved together, so the time is that of them all.
             "seconds": seconds,
             "batch": len(job.pictures),
