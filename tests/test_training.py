@@ -165,7 +165,7 @@ DISTRIBUTED = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
 from test_training import make_flow, make_images, settings
-from aipo.training import Trainer, start_distributed
+from aipo.training import Trainer, start_distributed, stop_distributed
 torch.set_num_threads(1)
 device = start_distributed()
 trainer = Trainer(make_flow(), make_images(), settings(steps=4), device)
@@ -177,7 +177,7 @@ others = [torch.zeros_like(weights) for _ in range(trainer.world)]
 torch.distributed.all_gather(others, weights)
 assert all(torch.equal(weights, o) for o in others), "the processes drifted apart"
 assert trainer.world == 2
-torch.distributed.destroy_process_group()
+stop_distributed()
 """
 
 

@@ -248,6 +248,8 @@ def train(
             report=bar.report,
             tick=bar.tick,
         )
+    if not card["metrics"]:
+        return  # one of several processes, but not the first, which has written everything
     if as_json:
         print_json(card)
     elif not quiet:

@@ -20,7 +20,7 @@ from aipo.images import tile, write_image
 from aipo.likelihood import bits_per_dim
 from aipo.prior import Prior, load_prior_files, save_prior_files
 from aipo.surrogate import measure_surrogate
-from aipo.training import Settings, Trainer, start_distributed
+from aipo.training import Settings, Trainer, start_distributed, stop_distributed
 
 __all__ = ["fit"]
 
@@ -88,6 +88,7 @@ def fit(
     }
     if trainer.rank == 0:
         card = _finish(trainer, card, out, images, held_out)
+    stop_distributed()
     return card
 
 

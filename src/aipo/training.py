@@ -28,7 +28,7 @@ from aipo.flows.multiscale import Step
 from aipo.flows.tarflow import Block
 from aipo.likelihood import bits_per_dim, dequantise
 
-__all__ = ["Settings", "Trainer", "start_distributed"]
+__all__ = ["Settings", "Trainer", "start_distributed", "stop_distributed"]
 
 
 @dataclass(frozen=True)
@@ -342,3 +342,10 @@ def start_distributed() -> torch.device:
             torch.cuda.set_device(rank)
             return torch.device("cuda", rank)
     return torch.device("cuda" if cuda else "cpu")
+
+
+def stop_distributed() -> None:
+    """Leave the group, if there is one, together: a process that outlives the first one's store may abort."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
