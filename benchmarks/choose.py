@@ -85,6 +85,7 @@ def main() -> None:
                 "lost": lost.mean().item(),
                 "lost_max": lost.max().item(),
                 "lam": choice.lam.median().item(),
+                "target": choice.target.median().item() if rule == "discrepancy" else None,
                 "evaluations": choice.result.evals.double().mean().item(),
                 "not_done": sum(status != "done" for status in choice.result.status),
             }
