@@ -20,7 +20,7 @@ from priors import SETS, tasks
 from torch import Tensor
 
 import aipo
-from aipo.choose import RULES, _chi2, _crossing
+from aipo.choose import RULES, _crossing
 from aipo.dataset import load_images
 from aipo.files import write_atomically
 from aipo.metrics import psnr
@@ -72,7 +72,7 @@ def main() -> None:
         for rule in args.rules:
             start = time.monotonic()
             if rule == MOROZOV:
-                lam = _crossing(path.lam, _chi2(problem, path), torch.ones_like(path.lam[:, 0]))
+                lam = _crossing(path.lam, path.chi2(problem), torch.ones_like(path.lam[:, 0]))
                 choice = aipo.choose_lambda(problem, "fixed", lam=lam, path=path)
             else:
                 choice = aipo.choose_lambda(problem, rule, path=path, evals=args.evals)

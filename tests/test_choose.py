@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import aipo
 from aipo import operators
-from aipo.choose import _best, _crossing
+from aipo.choose import _best, _crossing, _held_out
 from aipo.discrepancy import FLOW_FACTOR, expected_chi2
 from aipo.errors import InputError
 from aipo.operators.kept import keep
@@ -130,11 +130,25 @@ class TestRules:
         assert (choice.lam - 1).abs().median() < 0.3
 
     def test_held_out_measurements_have_no_say_in_the_fit(self):
-        operator = operators.Denoising(FLOW_SHAPE)
-        problem, _ = white_problem(operator)
+        """Spoiling them leaves the second path as it is and makes every score worse."""
+        problem, _ = white_problem(operators.Denoising(FLOW_SHAPE))
+        seen = []
+
+        def follow(reduced, lambdas):
+            seen.append(reduced)
+            return aipo.follow_path(reduced, lambdas, evals=40)
+
+        _, score, second = _held_out(problem, 0, follow)
+        held = seen[0].operator.mask == 0
+        assert 0 < held.sum() < 0.2 * N
+        spoiled = aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y + 5 * held)
+        _, worse, again = _held_out(spoiled, 0, follow)
+        assert (again.x.nan_to_num() == second.x.nan_to_num()).all()
+        assert (worse > score + 1)[second.lam.isfinite()].all()
         choice = aipo.choose_lambda(problem, "held-out", evals=40)
         assert choice.result.evals.max() <= 80
-        assert choice.score.isfinite().any(1).all()
+        assert (choice.score_lam.nan_to_num() == second.lam.nan_to_num()).all()
+        assert (choice.score.nan_to_num() == score.nan_to_num()).all()
 
     @pytest.mark.parametrize("rule", ["discrepancy", "sure", "held-out", "l-curve"])
     def test_every_rule_on_a_flow(self, flow, rule):

@@ -47,9 +47,10 @@ class Choice:
             log lam; D, P and loss are those of that x. evals counts everything, also a second path.
         rule: the one that was used; never "auto".
         path: all restorations.
-        score: what the rule looked at, at each lam of the path (B, L): chi^2 for the discrepancy, the estimated mean
-            squared error of f(x) in units of sigma^2 for SURE, the held-out negative log-likelihood per measurement,
-            the curvature of the L-curve; empty (B, 0) for a fixed lam.
+        score: what the rule looked at (B, L): chi^2 for the discrepancy, the estimated mean squared error of f(x) in
+            units of sigma^2 for SURE, the held-out negative log-likelihood per measurement, the curvature of the
+            L-curve; empty (B, 0) for a fixed lam.
+        score_lam: at which lam (B, L). Those of the path, but for "held-out", which looks at a path of its own.
         target: the chi^2 that the discrepancy aims at (B,); NaN for other rules.
     """
 
@@ -57,6 +58,7 @@ class Choice:
     rule: str
     path: Path
     score: Tensor
+    score_lam: Tensor
     target: Tensor
 
     @property
@@ -111,14 +113,15 @@ def choose_lambda(
             chosen, score = problem.lam_tensor(lam), path.lam[:, :0]
         elif rule == "discrepancy":
             target = expected_chi2(problem)
-            score = _chi2(problem, path)
+            score = path.chi2(problem)
             chosen = _crossing(path.lam, score, target)
         elif rule == "held-out":
-            chosen, score, second = _held_out(problem, path, seed, follow)
+            chosen, score, second = _held_out(problem, seed, follow)
         else:
-            score = _corner(path.lam, _chi2(problem, path), path.P)
+            score = _corner(path.lam, path.chi2(problem), path.P)
             chosen = _best(path.lam, -score)
-    return Choice(_restored(problem, path, chosen, second), rule, path, score, target)
+    score_lam = second.lam if rule == "held-out" and second is not None else path.lam[:, : score.shape[1]]
+    return Choice(_restored(problem, path, chosen, second), rule, path, score, score_lam, target)
 
 
 @torch.no_grad()
@@ -128,11 +131,6 @@ def _restored(problem: MapProblem, path: Path, lam: Tensor, second: Path | None)
     D, P = problem.D(x), problem.P(x)
     evals = sum(p.evals.nan_to_num().amax(1) for p in (path, second) if p is not None)
     return Result(x, lam, D + lam * P, D, P, torch.as_tensor(evals).to(torch.int64), path.status)
-
-
-@torch.no_grad()
-def _chi2(problem: MapProblem, path: Path) -> Tensor:
-    return torch.stack([problem.chi2(x) for x in path.x.unbind(1)], dim=1)
 
 
 def _crossing(lam: Tensor, chi2: Tensor, target: Tensor) -> Tensor:
@@ -180,11 +178,11 @@ def _sure(problem: MapProblem, path: Path, seed: int, follow: Follow) -> tuple[T
     with torch.no_grad():
         moved = [operator.A(v) - operator.A(u) for u, v in zip(path.x.unbind(1), second.x.unbind(1), strict=True)]
         divergence = torch.stack([(b * d).flatten(1).sum(1) for d in moved], dim=1) / step[:, None]
-    score = _chi2(problem, path) - 1 + 2 * divergence / operator.num_measurements
+    score = path.chi2(problem) - 1 + 2 * divergence / operator.num_measurements
     return _best(path.lam, score), score, second
 
 
-def _held_out(problem: MapProblem, path: Path, seed: int, follow: Follow) -> tuple[Tensor, Tensor, Path]:
+def _held_out(problem: MapProblem, seed: int, follow: Follow) -> tuple[Tensor, Tensor, Path]:
     operator, y = problem.operator, problem.y
     observed = operator.restrict(torch.ones_like(y[:1]))[0] != 0
     draw = torch.rand(y.shape[1:], generator=as_generator(seed)).to(y.device)

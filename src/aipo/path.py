@@ -15,6 +15,7 @@ from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.files import write_atomically
 from aipo.iterate import Result
+from aipo.problem import MapProblem
 
 __all__ = ["Path"]
 
@@ -88,6 +89,11 @@ class Path:
         width = logs[rows, upper] - logs[rows, lower]
         share = ((wanted - logs[rows, lower]) / width).nan_to_num(0.0).clamp(0, 1)
         return lower, upper, share
+
+    @torch.no_grad()
+    def chi2(self, problem: MapProblem) -> Tensor:
+        """chi^2 of every restoration (B, L), see `MapProblem.chi2`."""
+        return torch.stack([problem.chi2(x) for x in self.x.unbind(1)], dim=1)
 
     def P_rises(self) -> Tensor:
         """By how many nats P grows from one lam to the next (B, L-1), beyond what the gaps excuse.

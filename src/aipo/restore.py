@@ -197,11 +197,16 @@ def _solve(job: Job, progress: bool) -> tuple[Result, Choice | None]:
     return (result.at(job.lam) if isinstance(result, LamPath) else result), None
 
 
-@torch.no_grad()
 def path_numbers(problem: MapProblem, path: LamPath) -> list[list[dict[str, float]]]:
     """For each image, what is known at each lam of its path, ready for JSON."""
-    chi2 = torch.stack([problem.chi2(x) for x in path.x.unbind(1)], dim=1)
-    columns = {"lam": path.lam, "chi2": chi2, "loss": path.loss, "D": path.D, "P": path.P, "gap": path.gap}
+    columns = {
+        "lam": path.lam,
+        "chi2": path.chi2(problem),
+        "loss": path.loss,
+        "D": path.D,
+        "P": path.P,
+        "gap": path.gap,
+    }
     solved = path.lam.isfinite().sum(1).tolist()
     return [
         [{name: column[i, j].item() for name, column in columns.items()} for j in range(count)]

@@ -350,8 +350,8 @@ class FollowPath(Solver[PathState]):
 def automatic_grid(problem: MapProblem) -> list[float]:
     """Twelve lam per decade, up to 3.2, where detail is lost, and from where a restoration still follows the noise.
 
-    chi^2 at x*(lam) was at most about 3.5 lam in our measurements, so the best restoration lies above a quarter of its
-    expected chi^2. A path that starts much lower spends its evaluations on fitting noise, and loses its way.
+    Around the best restoration chi^2 was 0.5 to about 4 lam in our measurements, so its lam is hardly ever below a
+    quarter of the expected chi^2. A path that starts much lower spends its evaluations on fitting noise.
     """
     lowest = 0.25 * expected_chi2(problem).min().item()
     first, last = round(12 * math.log10(lowest)), 6
