@@ -252,10 +252,13 @@ class TestSigma:
 
 
 def test_finished_images_leave_the_batch(flow, monkeypatch):
-    """The last image must not pay for those that are done."""
+    """The last image must not pay for those that are done: one of them starts at its solution."""
     problem = make_problem(flow)
+    x0 = aipo.initial.gaussian(problem)
+    x0[1] = aipo.FollowPath((0.3,), 200).solve(problem, 0.3).x[1, 0]
     sizes = []
     evaluate = aipo.MapProblem.evaluate
     monkeypatch.setattr(aipo.MapProblem, "evaluate", lambda self, x: sizes.append(len(x)) or evaluate(self, x))
-    result = aipo.FollowPath((0.3, 1.0), 60).solve(problem, 1.0)
+    result = aipo.FollowPath((0.3,), 60).solve(problem, 0.3, x0)
+    assert result.evals[1, -1] < result.evals[0, -1]
     assert sum(sizes) == result.evals[:, -1].sum()

@@ -1,5 +1,7 @@
 """The path solver against closed forms: Gaussian priors, every linear operator, brute-force matrices."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -184,6 +186,21 @@ class TestPromises:
         few, many = (aipo.follow_path(problem, GRID, evals=n).loss for n in (15, 200))
         assert (many <= few + 1e-2).all()
 
+    def test_a_history_that_misleads_is_forgotten(self, flow):
+        problem = make_problem(flow)
+        solver = FollowPath((1.0,), 100, tolerance=0.0)
+        state = solver.init(problem, 1.0, initial.gaussian(problem))
+        for _ in range(3):
+            state = solver.step(problem, state)
+        lowest = solver.solve(problem, 1.0).loss[:, 0]
+        assert (state.D + state.P > lowest + 0.1).all()
+        # Curvatures a billion times too small: every direction that they suggest leads far beyond the minimum.
+        state = solver._turn(problem, replace(state, Y_D=1e-9 * state.Y_D, Y_P=1e-9 * state.Y_P), state.running)
+        state = replace(state, x=state.x_seen + state.direction)
+        for _ in range(25):
+            state = solver.step(problem, state)
+        torch.testing.assert_close(state.D + state.P, lowest, atol=0.02, rtol=0)
+
     @pytest.mark.parametrize("lambdas", [(), (0.0, 1.0), (1.0, 0.5), (1.0, 1.0), (float("nan"),)])
     def test_bad_grids(self, flow, lambdas):
         with pytest.raises(InputError, match="lambdas"):
@@ -225,8 +242,6 @@ class TestPath:
 
     def test_the_certificates_notice_a_wrong_path(self, path):
         """A solution exchanged for a worse one: P rises or V loses its concavity."""
-        from dataclasses import replace
-
         P = path.P.clone()
         P[:, 1] = P[:, 0] + 100
         assert (replace(path, P=P).P_rises()[:, 0] > 0).all()

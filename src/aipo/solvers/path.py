@@ -152,9 +152,10 @@ class FollowPath(Solver[PathState]):
         evaluation = problem.evaluate(state.x)
         state = replace(state, evals=state.evals + state.running, spent=state.spent + state.running)
         state, accepted = self._judge(state, evaluation)
-        # A search that stalls has found what can be found at this lam in this precision.
-        stalled = state.running & ~accepted & (state.step < SHORTEST_STEP)
-        doubtful = state.running & ~accepted & (state.step < DOUBTFUL_STEP) & (state.pairs > 0)
+        failed = state.running & ~accepted
+        doubtful = failed & (state.step < DOUBTFUL_STEP) & (state.pairs > 0)
+        # A search that stalls without a history has found what can be found at this lam in this precision.
+        stalled = failed & (state.step < SHORTEST_STEP) & ~doubtful
         state = self._forget(state, doubtful)
         # The direction is needed anew where the iterate moved or lam will change.
         state = self._turn(problem, state, accepted | doubtful)
