@@ -1,8 +1,9 @@
 """Per-image bookkeeping for iterations over a batch: what one image does never depends on the others."""
 
+import torch
 from torch import Tensor
 
-__all__ = ["CHECK_EVERY", "max_change", "per_image"]
+__all__ = ["CHECK_EVERY", "max_change", "none_left", "per_image"]
 
 CHECK_EVERY = 10  # iterations between looks at whether all images are done: each look makes a GPU wait
 
@@ -15,3 +16,8 @@ def max_change(x: Tensor, x_next: Tensor) -> Tensor:
 def per_image(values: Tensor, x: Tensor) -> Tensor:
     """values (B,), reshaped so that they broadcast over x (B, ...)."""
     return values.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def none_left(active: Tensor) -> bool:
+    """Whether no image (B,) is active any more. While a CUDA graph is recorded, which cannot branch: never."""
+    return not (active.is_cuda and torch.cuda.is_current_stream_capturing()) and not active.any()

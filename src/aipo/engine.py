@@ -1,16 +1,40 @@
-"""The hot path: value and gradient of D + lam * P for a batch of images. Every solver calls this and nothing else."""
+"""The hot path: value and gradient of D + lam * P for a batch of images. Every solver calls this and nothing else.
+
+Nearly all of the time goes into P, so an `Engine` is made for a prior once and used for many problems. It knows two
+precisions:
+
+    exact   float32 throughout, without TF32 (or float64, if the prior is).
+    fast    on a GPU the coupling networks and transformers run in float16; the flow's own arithmetic, its
+            log-determinants and all sums stay in float32. Elsewhere the same as exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["Evaluation", "evaluate", "hessian_vector"]
+from aipo.errors import InputError
+from aipo.flows import Flow
+from aipo.flows.multiscale import MultiScale
+from aipo.kernels import elementwise
+from aipo.kernels.frozen import FrozenMultiScale
+from aipo.kernels.graphs import Graph
 
+__all__ = ["Engine", "Evaluation", "Precision", "evaluate", "exact_float32", "hessian_vector"]
+
+Precision = Literal["exact", "fast"]
 Term = Callable[[Tensor], Tensor]
+ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+CPU_CHUNK = 16  # images at a time: more do not run faster, and only take memory
+MEMORY_SHARE = 0.5  # of what is free on a GPU, for the activations of one chunk
+KEPT_GRAPHS = 8
 
 
 @dataclass(frozen=True)
@@ -41,20 +65,148 @@ class Evaluation:
         return total.isfinite()
 
 
-def evaluate(D: Term, P: Term, x: Tensor) -> Evaluation:
-    """One gradient evaluation: D and P map images (B, C, H, W) to (B,); images are independent of each other."""
+def evaluate(D: Term, P: ValueAndGradient, x: Tensor) -> Evaluation:
+    """One gradient evaluation: D maps images (B, C, H, W) to (B,), P also to its gradient, as an `Engine` does."""
+    x = x.detach()
+    p, grad_p = P(x)
+    with exact_float32(x):
+        d, grad_d = differentiate(D, x)
+    return Evaluation(d, p, grad_d, grad_p)
+
+
+def differentiate(term: Term, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Value (B,) and gradient of a per-image term, by autograd."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        d, p = D(x), P(x)
-        (grad_d,) = torch.autograd.grad(d.sum(), x)
-        (grad_p,) = torch.autograd.grad(p.sum(), x)
-    return Evaluation(d.detach(), p.detach(), grad_d, grad_p)
+        value = term(x)
+        (gradient,) = torch.autograd.grad(value.sum(), x)
+    return value.detach(), gradient
 
 
 def hessian_vector(loss: Term, x: Tensor, v: Tensor) -> Tensor:
     """Hessian of a per-image loss at x times v, both (B, C, H, W), by differentiating the gradient once more."""
-    with torch.enable_grad():
+    with torch.enable_grad(), exact_float32(x):
         x = x.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(x).sum(), x, create_graph=True)
         (product,) = torch.autograd.grad((gradient * v).sum(), x)
     return product
+
+
+@contextmanager
+def exact_float32(like: Tensor, tune: bool = False) -> Iterator[None]:
+    """Float32 on a GPU means float32: no TF32 inside, whatever is set outside. `tune` lets cuDNN try its algorithms."""
+    if not like.is_cuda:
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = False, False, tune
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+class Engine:
+    """P(x) = offset - log p_G(x) and its gradient, for batches of images of any size.
+
+    Arguments:
+        flow: its weights are copied and folded; later changes of it are not seen.
+        offset: of P.
+        precision: "exact" or "fast", see above.
+        recompute: trade time for memory: keep one tensor for each step of the flow instead of all activations, and
+            compute the rest again on the way back. About a quarter slower.
+
+    Large batches go through in chunks that fit the memory. On a GPU a shape that comes a second time is recorded as a
+    CUDA graph, and replayed from then on.
+    """
+
+    def __init__(self, flow: Flow, offset: float = 0.0, precision: Precision = "exact", recompute: bool = False):
+        if precision not in get_args(Precision):
+            raise InputError(f"precision must be {' or '.join(get_args(Precision))}, got {precision}")
+        weights = next(flow.parameters())
+        self.precision = precision
+        self.offset = offset
+        half = precision == "fast" and weights.is_cuda and weights.dtype == torch.float32
+        self._tune = half
+        dtype = torch.float16 if half else weights.dtype
+        self._log_prob = _log_prob_and_gradient(flow, dtype, recompute)
+        self._bytes_per_image: int | None = None
+        self._graphs: dict[torch.Size, Graph | None] = {}
+        self._pool: tuple[int, int] | None = None
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, C, H, W) -> P (B,), its gradient (B, C, H, W)."""
+        parts = [self._run(chunk) for chunk in x.split(self.chunk(x))]
+        if len(parts) == 1:
+            return parts[0]
+        values, gradients = zip(*parts, strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    def chunk(self, x: Tensor) -> int:
+        """How many images of a batch go through at a time."""
+        if not x.is_cuda:
+            return CPU_CHUNK
+        if len(x) <= 1 or torch.cuda.is_current_stream_capturing():
+            return len(x)
+        free, _ = torch.cuda.mem_get_info(x.device)
+        reserved = torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
+        return max(1, int(MEMORY_SHARE * (free + reserved)) // self.bytes_per_image(x))
+
+    def bytes_per_image(self, x: Tensor) -> int:
+        """Peak memory of one more image in a batch, measured once with images like x on their GPU."""
+        if self._bytes_per_image is None:
+            peaks = []
+            for count in (1, 5):
+                torch.cuda.reset_peak_memory_stats(x.device)
+                before = torch.cuda.memory_allocated(x.device)
+                self._compute(x[:1].expand(count, -1, -1, -1).contiguous())
+                peaks.append(torch.cuda.max_memory_allocated(x.device) - before)
+            self._bytes_per_image = max(1, (peaks[1] - peaks[0]) // 4)
+        return self._bytes_per_image
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # Inside the recording of a larger graph, the kernels simply become part of it.
+        if not x.is_cuda or torch.cuda.is_current_stream_capturing():
+            return self._compute(x)
+        if x.shape not in self._graphs:
+            self._graphs[x.shape] = None
+            return self._compute(x)
+        graph = self._graphs[x.shape]
+        if graph is None:
+            graph = self._record(x)
+        value, gradient = graph(x)
+        return value, gradient
+
+    def _record(self, x: Tensor) -> Graph:
+        recorded = [shape for shape, graph in self._graphs.items() if graph is not None]
+        if len(recorded) >= KEPT_GRAPHS:
+            del self._graphs[recorded[0]]
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = self._graphs[x.shape] = Graph(self._compute, [x], pool=self._pool)
+        return graph
+
+    def _compute(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with exact_float32(x, self._tune):
+            value, gradient = self._log_prob(x)
+        return self.offset - value, -gradient
+
+
+def _log_prob_and_gradient(flow: Flow, dtype: torch.dtype, recompute: bool) -> ValueAndGradient:
+    """The fastest way we have for this flow: a hand-written reverse pass, or autograd."""
+    if isinstance(flow, MultiScale):
+        return FrozenMultiScale(flow, dtype, _elementwise_kernels(next(flow.parameters())), recompute)
+    flow = copy.deepcopy(flow).requires_grad_(False).eval()
+    flow.set_compute_dtype(dtype if dtype.itemsize < 4 else None)
+    return lambda x: differentiate(flow.log_prob, x)
+
+
+def _elementwise_kernels(weights: Tensor):  # type: ignore[no-untyped-def]
+    """Fused where there is a GPU and Triton to write kernels for it."""
+    if weights.is_cuda and weights.dtype == torch.float32:
+        try:
+            from aipo.kernels import fused
+        except ImportError:
+            return elementwise
+        return fused
+    return elementwise

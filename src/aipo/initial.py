@@ -80,6 +80,7 @@ class MaximumLikelihood(Solver[AdamState]):
     """
 
     state_type: ClassVar = AdamState
+    capturable: ClassVar = True
 
     iterations: int = 500
     alpha: float = 0.03

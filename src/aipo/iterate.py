@@ -38,6 +38,7 @@ from aipo.batch import CHECK_EVERY, per_image
 from aipo.engine import Evaluation
 from aipo.errors import InputError
 from aipo.files import write_atomically
+from aipo.kernels.graphs import Graph
 from aipo.problem import MapProblem
 
 __all__ = ["Result", "Solver", "State", "Status", "drive", "make_result"]
@@ -147,6 +148,7 @@ class Solver(Generic[S]):
     """Base of all solvers: `solve` is `init`, then `step` until every image is done, then `result`."""
 
     state_type: ClassVar[type[State]]
+    capturable: ClassVar[bool] = False  # whether `step` never looks at values on the host, see `Graph`
 
     def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
         """The default x0, and the evaluations that finding it took."""
@@ -160,6 +162,12 @@ class Solver(Generic[S]):
 
     def result(self, problem: MapProblem, state: S) -> Result:
         raise NotImplementedError
+
+    def restate(self, problem: MapProblem, state: S) -> S:
+        """The state with its values evaluated anew, by a problem of another precision."""
+        evaluation = problem.evaluate(state.x_seen)
+        seen = ~state.D.isnan()
+        return replace(state, D=torch.where(seen, evaluation.D, state.D), P=torch.where(seen, evaluation.P, state.P))
 
     def budget(self, state: S) -> int:
         """About how many evaluations an image will need from here, for the progress bar."""
@@ -205,6 +213,9 @@ class Solver(Generic[S]):
 
         state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
         keep(state)
+        if problem.precision != "exact":
+            problem = problem.exactly()
+            state = self.restate(problem, state)
         return self.result(problem, state)
 
 
@@ -226,31 +237,64 @@ def drive(
 
     Images that are done leave the batch, so that the last ones do not pay for all. Which images are in it depends on
     the state alone and changes only at a look; checkpoints are kept at looks, so a resumed run has the same batches.
+
+    On a GPU a step is recorded as a graph, once for each size of the batch, so only a few sizes are used.
     """
     look_every = CHECK_EVERY if problem.y.is_cuda else 1
     everyone, rows = state, torch.arange(problem.batch, device=problem.y.device)
-    part = problem
+    step = _stepper(solver, problem, state)
     with _Bar(progress, int(state.evals.max()), solver.budget(state)) as bar:
         iteration, kept = 0, 0
         while True:
             if iteration % look_every == 0:
                 running = state.running
-                ended, due = not running.all(), iteration - kept >= keep_every
+                left, due = _batch_size(int(running.sum()), problem.y.is_cuda), iteration - kept >= keep_every
+                ended = left < len(rows)
                 if ended or due or callback:
                     everyone = everyone.put(rows, state)
                 bar.update(state)
                 if callback:
                     callback(everyone)
-                if not running.any():
+                if left == 0:
                     return everyone
                 if due:
                     keep(everyone)
                     kept = iteration
                 if ended:
-                    rows, state = rows[running], state.take(running)
-                    part = problem.take(rows)
-            state = solver.step(part, state)
+                    # Those that still run, and as many of the others as fill the batch.
+                    stay = running.logical_not().to(torch.int8).argsort(stable=True)[:left].sort().values
+                    rows, state = rows[stay], state.take(stay)
+                    step = _stepper(solver, problem.take(rows), state)
+            state = step(state)
             iteration += 1
+
+
+def _batch_size(running: int, few_sizes: bool) -> int:
+    """How many images to keep in the batch for so many that run: two sizes per power of two, where each costs."""
+    if not few_sizes or running <= 2:
+        return running
+    power = 2 ** (running - 1).bit_length()
+    return 3 * power // 4 if running <= 3 * power // 4 else power
+
+
+def _stepper(solver: Solver[S], problem: MapProblem, state: S) -> Callable[[S], S]:
+    """`solver.step` for this problem; on a GPU recorded and replayed, where all that takes part allows it."""
+    parts = (solver, problem.operator, problem.noise)
+    if not problem.y.is_cuda or not all(part.capturable for part in parts):
+        return lambda state: solver.step(problem, state)
+    names = [f.name for f in fields(state)]
+
+    def step(*tensors: Tensor) -> list[Tensor]:
+        new = solver.step(problem, replace(state, **dict(zip(names, tensors, strict=True))))
+        return [getattr(new, name) for name in names]
+
+    graph = Graph(step, [getattr(state, name) for name in names], feedback=True)
+
+    def replay(_: S) -> S:
+        # The graph holds the state: what comes in is what went out.
+        return replace(state, **dict(zip(names, graph.iterate(), strict=True)))
+
+    return replay
 
 
 def _save(path: Path, state: State, identity: dict[str, str]) -> None:

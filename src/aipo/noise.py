@@ -33,6 +33,8 @@ class Noise:
                 return (self.scale * t).to(device, dtype)
     """
 
+    capturable = False  # whether its methods never look at values on the host, as `aipo.kernels.graphs` needs it
+
     def log_prob(self, e: Tensor) -> Tensor:
         """Log-density in nats of each residual of e (B, ...), summed over all its other dimensions: (B,)."""
         raise NotImplementedError
@@ -61,6 +63,7 @@ class Noise:
 class _ScaledNoise(Noise):
     """Noise with independent entries and one scale, shared by the batch or per image."""
 
+    capturable = True
     _unit_variance: float
 
     def __init__(self, name: str, scale: float | Tensor):
@@ -93,8 +96,10 @@ class _ScaledNoise(Noise):
         raise NotImplementedError
 
     def variance(self, y: Tensor) -> Tensor:
-        scale = torch.as_tensor(self._scale_for(y), dtype=y.dtype, device=y.device)
-        return self._unit_variance * scale.flatten().square().expand(len(y))
+        scale = self._scale_for(y)
+        if isinstance(scale, float):
+            return y.new_full((len(y),), self._unit_variance * scale**2)
+        return self._unit_variance * scale.flatten().square()
 
     def sample(
         self,

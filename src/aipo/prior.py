@@ -21,6 +21,7 @@ from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as dump_safetensors
 from torch import Tensor
 
+from aipo.engine import Engine, Precision, exact_float32
 from aipo.errors import InputError
 from aipo.files import write_atomically
 from aipo.flows import ARCHITECTURES, Flow
@@ -55,6 +56,7 @@ class Prior:
     flow: Flow
     bits: int = 5
     card: dict[str, Any] = field(default_factory=dict)
+    _engines: dict[str, tuple[object, Engine]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -70,7 +72,8 @@ class Prior:
 
     def P(self, x: Tensor) -> Tensor:
         """-log p_G(x) + offset in nats, per image: (B, C, H, W) -> (B,)."""
-        return self.offset - self.flow.log_prob(x)
+        with exact_float32(x):
+            return self.offset - self.flow.log_prob(x)
 
     def bits_per_dim(self, x: Tensor) -> Tensor:
         """P(x) in bits per dimension, per image (B,). `x` must be dequantised to be comparable with the literature."""
@@ -91,13 +94,21 @@ class Prior:
 
     def gradient(self, x: Tensor) -> Tensor:
         """The gradient of P at images x: (B, C, H, W)."""
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            return torch.autograd.grad(self.P(x).sum(), x)[0]
+        return self.engine()(x)[1]
+
+    def engine(self, precision: Precision = "exact") -> Engine:
+        """What evaluates P and its gradient for the solvers; made once, and again if the weights have changed."""
+        # A parameter counts its changes in place; one that moved or was replaced is another tensor.
+        weights = [(t.data_ptr(), t._version) for t in self.flow.state_dict().values()]
+        kept = self._engines.get(precision)
+        if kept is None or kept[0] != weights:
+            kept = self._engines[precision] = (weights, Engine(self.flow, self.offset, precision))
+        return kept[1]
 
     def to(self, *args: Any, **kwargs: Any) -> Prior:
         """Move the flow (in place, as torch modules do) to a device or dtype."""
         self.flow.to(*args, **kwargs)
+        self._engines.clear()
         self.__dict__.pop("surrogate", None)
         return self
 

@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from aipo.engine import Evaluation, evaluate, hessian_vector
+from aipo.engine import Evaluation, Precision, evaluate, exact_float32, hessian_vector
 from aipo.errors import InputError
 from aipo.flows import Flow
 from aipo.noise import Gaussian, Noise
@@ -27,9 +27,13 @@ class MapProblem:
         operator: f.
         noise: p_e.
         y: measurements (B, *operator.measurement_shape); the prior must be on their device and in their dtype.
+        precision: of the gradients that solvers see, "exact" or "fast", see `aipo.engine`. What they report at the
+            end is always exact.
     """
 
-    def __init__(self, prior: Prior | Flow, operator: Operator, noise: Noise, y: Tensor):
+    def __init__(
+        self, prior: Prior | Flow, operator: Operator, noise: Noise, y: Tensor, precision: Precision = "exact"
+    ):
         self.prior = prior if isinstance(prior, Prior) else Prior(prior)
         self.operator = operator
         self.noise = noise
@@ -46,6 +50,8 @@ class MapProblem:
         if (weights.dtype, weights.device) != (y.dtype, y.device):
             raise InputError(f"the prior is {weights.dtype} on {weights.device}, y is {y.dtype} on {y.device}")
         self.y = y
+        self.precision = precision
+        self.engine = self.prior.engine(precision)
 
     @property
     def batch(self) -> int:
@@ -57,7 +63,8 @@ class MapProblem:
 
     def D(self, x: Tensor) -> Tensor:
         """The reconstruction error -log p_e(y - f(x)): (B, C, H, W) -> (B,)."""
-        return -self.noise.log_prob(self.y - self.operator.A(x))
+        with exact_float32(x):
+            return -self.noise.log_prob(self.y - self.operator.A(x))
 
     def P(self, x: Tensor) -> Tensor:
         """The regulariser -log p_G(x) + offset: (B, C, H, W) -> (B,)."""
@@ -69,7 +76,7 @@ class MapProblem:
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """Both terms and their gradients at x: one gradient evaluation per image."""
-        return evaluate(self.D, self.P, x)
+        return evaluate(self.D, self.engine, x)
 
     def hessian_vector(self, x: Tensor, lam: Tensor, v: Tensor) -> Tensor:
         """Hessian of L(.; lam) at x, times v: (B, C, H, W)."""
@@ -85,7 +92,11 @@ class MapProblem:
 
     def take(self, rows: Tensor) -> MapProblem:
         """The problem of some images alone, rows being their numbers."""
-        return MapProblem(self.prior, self.operator, self.noise.take(rows), self.y[rows])
+        return MapProblem(self.prior, self.operator, self.noise.take(rows), self.y[rows], self.precision)
+
+    def exactly(self) -> MapProblem:
+        """The same problem in exact precision."""
+        return MapProblem(self.prior, self.operator, self.noise, self.y)
 
     def lam_tensor(self, lam: float | Tensor) -> Tensor:
         """lam as one value per image (B,), checked."""

@@ -26,9 +26,12 @@ class Operator:
     Attributes:
         num_measurements: how many numbers of a measurement are truly observed, hence carry noise. An operator
             that leaves some out sets it and overrides `restrict`.
+        capturable: whether its methods never look at values on the host, so that a GPU can record them
+            (`aipo.kernels.graphs`). Set it for your own operator if that is so; it only makes solvers faster.
     """
 
     linear: bool
+    capturable = False
 
     def __init__(self, image_shape: Sequence[int], measurement_shape: Sequence[int]):
         self.image_shape = checked_image_shape(image_shape)

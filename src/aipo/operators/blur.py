@@ -26,6 +26,8 @@ class Blur(LinearOperator):
             to 1 / rcond.
     """
 
+    capturable = True
+
     def __init__(self, image_shape: Sequence[int], kernel: Tensor, rcond: float = 1e-3):
         super().__init__(image_shape, measurement_shape=image_shape)
         _, height, width = self.image_shape

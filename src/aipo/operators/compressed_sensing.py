@@ -30,6 +30,8 @@ class CompressedSensing(LinearOperator):
         matrix: your own matrix (m, n) instead; its rows must be linearly independent.
     """
 
+    capturable = True
+
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -52,7 +54,9 @@ class CompressedSensing(LinearOperator):
         super().__init__(image_shape, measurement_shape=(matrix.shape[0],))
         self._matrix = Constant(matrix)
         self._cholesky: Constant | None = None
+        self._inverse: Constant | None = None
         self._whitened: tuple[Spectrum, Tensor] | None = None
+        self._eigen: tuple[Tensor, Tensor] | None = None
         self._factors: dict[tuple[float, float], Tensor] = {}
 
     @property
@@ -75,36 +79,57 @@ class CompressedSensing(LinearOperator):
             with torch.inference_mode(False), torch.no_grad():
                 self._cholesky = Constant(_gram_cholesky(self.matrix.to(y.device)))
         exact = at_least_float32(y)
-        z = torch.cholesky_solve(exact.T, self._cholesky.like(exact)).T
+        if y.is_cuda:
+            # A product with the inverse runs an order of magnitude faster there than two triangular solves.
+            if self._inverse is None:
+                self._inverse = Constant(torch.cholesky_inverse(self._cholesky.value))
+            z = exact @ self._inverse.like(exact)
+        else:
+            z = torch.cholesky_solve(exact.T, self._cholesky.like(exact)).T
         return self.A_adjoint(z.to(y.dtype))
 
     @torch.no_grad()
     def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
-        """See `Operator`. By Woodbury's identity, with one m x m factorisation for each precision and lam."""
-        # The matrix is read once for all images; only the small triangular solves go by precision and lam.
+        """See `Operator`. By Woodbury's identity: (precision A^T A + lam S)^-1 needs only a solve with m unknowns."""
         v = spectrum.solve(b, per_image(lam, b))
-        z = self.A(v)
-        pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
-        for i, (weight, scale) in enumerate(pairs.tolist()):
-            mine = group == i
-            z[mine] = torch.cholesky_solve(z[mine].T, self._capacitance(weight, scale, spectrum, b)).T
+        z = self._solve_capacitance(self.A(v), precision, lam, spectrum)
         return v - spectrum.solve(self.A_adjoint(z), per_image(lam, b))
 
-    def _capacitance(self, precision: float, lam: float, spectrum: Spectrum, like: Tensor) -> Tensor:
-        """The Cholesky factor of I / precision + A (lam S)^-1 A^T; the last few are kept."""
+    def _solve_capacitance(self, z: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum) -> Tensor:
+        """(I / precision + G / lam)^-1 z, with G = A S^-1 A^T, for z (B, m)."""
         if self._whitened is None or self._whitened[0] is not spectrum:
-            rows = self._matrix.like(like).split(512)
-            parts = [analyse(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
-            white = torch.cat([part.flatten(1) for part in parts])
-            self._whitened = (spectrum, white @ white.T)
+            self._whitened = (spectrum, self._whitened_gram(spectrum, z))
+            self._eigen = None
             self._factors.clear()
+        gram = self._whitened[1]
+        if z.is_cuda:
+            # One eigendecomposition, seconds on a GPU, serves every precision and lam, without a look at their values.
+            if self._eigen is None:
+                self._eigen = torch.linalg.eigh(gram)
+            values, vectors = self._eigen
+            return (z @ vectors / (1 / precision[:, None] + values.clamp(min=0) / lam[:, None])) @ vectors.T
+        pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
+        solved = torch.empty_like(z)
+        for i, (weight, scale) in enumerate(pairs.tolist()):
+            mine = group == i
+            solved[mine] = torch.cholesky_solve(z[mine].T, self._factor(weight, scale, gram)).T
+        return solved
+
+    def _whitened_gram(self, spectrum: Spectrum, like: Tensor) -> Tensor:
+        rows = self._matrix.like(like).split(512)
+        parts = [analyse(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
+        white = torch.cat([part.flatten(1) for part in parts])
+        return white @ white.T
+
+    def _factor(self, precision: float, lam: float, gram: Tensor) -> Tensor:
+        """The Cholesky factor of I / precision + G / lam; the last few are kept."""
         key = (precision, lam)
         if key not in self._factors:
             if len(self._factors) >= KEPT_FACTORS:
                 self._factors.pop(next(iter(self._factors)))
-            gram = self._whitened[1] / lam
-            gram.diagonal().add_(1 / precision)
-            self._factors[key] = torch.linalg.cholesky(gram)
+            shifted = gram / lam
+            shifted.diagonal().add_(1 / precision)
+            self._factors[key] = torch.linalg.cholesky(shifted)
         return self._factors[key]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from aipo.batch import CHECK_EVERY
+from aipo.batch import CHECK_EVERY, none_left
 
 __all__ = ["conjugate_gradient"]
 
@@ -37,7 +37,7 @@ def conjugate_gradient(
     enough = tol**2 * rr
     for i in range(max_iter):
         active = rr > enough
-        if i % CHECK_EVERY == 0 and not active.any():
+        if i % CHECK_EVERY == 0 and none_left(active):
             break
         Hp = apply(p)
         pHp = _dot(p, Hp)

@@ -14,6 +14,8 @@ __all__ = ["Denoising"]
 class Denoising(LinearOperator):
     """A x = x."""
 
+    capturable = True
+
     def __init__(self, image_shape: Sequence[int]):
         super().__init__(image_shape, measurement_shape=image_shape)
 

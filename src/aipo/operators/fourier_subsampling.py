@@ -27,6 +27,8 @@ class FourierSubsampling(LinearOperator):
             at [0, 0].
     """
 
+    capturable = True
+
     def __init__(self, image_shape: Sequence[int], mask: Tensor):
         channels, height, width = checked_image_shape(image_shape)
         super().__init__(image_shape, measurement_shape=(channels, 2, height, width))

@@ -21,6 +21,8 @@ class Grayscale(LinearOperator):
         weights: w, one per channel; by default the luma of ITU-R BT.601 for RGB.
     """
 
+    capturable = True
+
     def __init__(self, image_shape: Sequence[int], weights: Sequence[float] = (0.299, 0.587, 0.114)):
         channels, height, width = checked_image_shape(image_shape)
         super().__init__(image_shape, measurement_shape=(1, height, width))

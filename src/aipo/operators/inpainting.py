@@ -22,6 +22,8 @@ class Inpainting(LinearOperator):
         image_shape: (C, H, W); the mask's own shape by default. A mask of one channel serves all of them.
     """
 
+    capturable = True
+
     def __init__(self, mask: Tensor, image_shape: Sequence[int] | None = None):
         shape = checked_image_shape(tuple(mask.shape) if image_shape is None else image_shape)
         super().__init__(shape, measurement_shape=shape)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from aipo.batch import CHECK_EVERY, max_change, per_image
+from aipo.batch import CHECK_EVERY, max_change, none_left, per_image
 from aipo.operators.base import Operator
 from aipo.operators.conjugate_gradient import conjugate_gradient
 from aipo.operators.regularised import solve_by_conjugate_gradients
@@ -68,6 +68,6 @@ class LinearOperator(Operator):
             x_next = self.project_affine(x, y).clamp(0, 1)
             still = active & (max_change(x, x_next) > tol)
             x, active = torch.where(per_image(active, x), x_next, x), still
-            if i % CHECK_EVERY == 1 and not active.any():
+            if i % CHECK_EVERY == 1 and none_left(active):
                 break
         return x

@@ -1,13 +1,14 @@
 """Solving with a data term plus a regulariser that is diagonal in frequency, for any operator."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from aipo.batch import per_image
 from aipo.operators.conjugate_gradient import conjugate_gradient
-from aipo.spectrum import Spectrum
+from aipo.spectrum import Spectrum, analyse, synthesise
 
 __all__ = ["solve_by_conjugate_gradients"]
 
@@ -22,13 +23,24 @@ def solve_by_conjugate_gradients(
     """Solve (precision * N + lam * S) v = b, N = `normal` being positive semi-definite, S the spectrum."""
     precision, lam = per_image(precision, b), per_image(lam, b)
     # Preconditioned as if N were a multiple of the identity, with the same mean eigenvalue (Hutchinson's estimate).
-    signs = torch.randint(2, b.shape[1:], generator=torch.Generator().manual_seed(0)).to(b) * 2 - 1
+    signs = _signs(b.shape[1:], b.dtype, b.device)
     mean = (signs * normal(signs.expand_as(b))).flatten(1).mean(1).clamp(min=0)
-    shift = precision * per_image(mean, b)
-    return conjugate_gradient(
-        lambda v: precision * normal(v) + lam * spectrum.apply(v),
-        b,
+    regulariser = lam * spectrum.values
+    diagonal = regulariser + precision * per_image(mean, b)
+    # In frequency both the regulariser and the preconditioner are mere products.
+    solution = conjugate_gradient(
+        lambda c: precision * analyse(normal(synthesise(c))) + regulariser * c,
+        analyse(b),
         MAX_ITERATIONS,
         TOLERANCE,
-        lambda r: spectrum.solve(r, lam, shift),
+        lambda r: r / diagonal,
     )
+    return synthesise(solution)
+
+
+@lru_cache(maxsize=8)
+def _signs(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Always the same random signs."""
+    with torch.inference_mode(False):
+        signs = torch.randint(2, shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        return signs.to(device, dtype)

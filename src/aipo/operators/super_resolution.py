@@ -19,6 +19,8 @@ class SuperResolution(LinearOperator):
         factor: must divide H and W.
     """
 
+    capturable = True
+
     def __init__(self, image_shape: Sequence[int], factor: int):
         channels, height, width = checked_image_shape(image_shape)
         if factor < 1 or height % factor or width % factor:

@@ -70,6 +70,7 @@ class Amortized(Solver[AmortizedState]):
     """
 
     state_type: ClassVar = AmortizedState
+    capturable: ClassVar = True
 
     alpha: float = 0.05
     K: int = 40

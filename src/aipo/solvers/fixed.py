@@ -37,6 +37,7 @@ class FixedLambda(Solver[FixedState]):
     """
 
     state_type: ClassVar = FixedState
+    capturable: ClassVar = True
 
     steps: int = 500
     alpha: float = 0.05

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import ClassVar, Literal
 
@@ -100,6 +101,7 @@ class FollowPath(Solver[PathState]):
     """
 
     state_type: ClassVar = PathState
+    capturable: ClassVar = True
 
     lambdas: tuple[float, ...] = LAMBDAS
     evals: int = 120
@@ -161,7 +163,8 @@ class FollowPath(Solver[PathState]):
         state = self._turn(problem, state, accepted | doubtful)
         over = state.running & (accepted & (self._gap(state) < self.tolerance) | (state.spent >= self._allowed(state)))
         over = over | stalled
-        if over.any():
+        # On a GPU looking would cost more than doing it for nobody.
+        if over.is_cuda or over.any():
             state = self._record(state, over)
             state = self._advance(state, over)
             state = self._turn(problem, state, over)
@@ -170,7 +173,7 @@ class FollowPath(Solver[PathState]):
         return replace(state, x=torch.where(moving, trial, state.x))
 
     def _grid(self, like: Tensor) -> Tensor:
-        return torch.tensor(self.lambdas, dtype=like.dtype, device=like.device)
+        return _tensor(self.lambdas, like.dtype, like.device)
 
     def _lam(self, state: PathState) -> Tensor:
         return self._grid(state.D)[state.index]
@@ -334,6 +337,15 @@ class FollowPath(Solver[PathState]):
         found = torch.searchsorted(logs, logs[state.index] + reach + 1e-6, right=True) - 1
         return torch.maximum(found, state.index + 1).clamp(max=len(logs) - 1)
 
+    def restate(self, problem: MapProblem, state: PathState) -> PathState:
+        state, values = super().restate(problem, state), state.path_values.clone()
+        for i, lam in enumerate(self.lambdas):
+            # An image has NaN at a lam that it skipped, and so has the evaluation.
+            evaluation = problem.evaluate(state.path_x[:, i])
+            norm = evaluation.gradient(values.new_full((len(values),), lam)).flatten(1).norm(dim=1)
+            values[:, i, :3] = torch.stack([evaluation.D, evaluation.P, norm], dim=1)
+        return replace(state, path_values=values)
+
     def result(self, problem: MapProblem, state: PathState) -> Path:  # type: ignore[override]
         # Each image's own lam, in order, without those it skipped; an image that failed has NaN instead.
         visited = ~state.path_values[..., 0].isnan()
@@ -346,6 +358,13 @@ class FollowPath(Solver[PathState]):
 
     def budget(self, state: PathState) -> int:
         return self.evals
+
+
+@lru_cache(maxsize=16)
+def _tensor(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of numbers, copied to its device only once."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def automatic_grid(problem: MapProblem) -> list[float]:

@@ -40,25 +40,38 @@ def put(history: Tensor, pairs: Tensor, new: Tensor, which: Tensor) -> Tensor:
 
 
 def two_loop(S: Tensor, Y: Tensor, pairs: Tensor, q: Tensor, initial: Callable[[Tensor], Tensor]) -> Tensor:
-    """The inverse Hessian times q (B, n), beginning with `initial`, which applies a first guess of it."""
+    """The inverse Hessian times q (B, n), beginning with `initial`, which applies a first guess of it.
+
+    Each loop of the L-BFGS recursion is forward substitution with the triangle of the products s_i y_j: two small
+    triangular solves take the place of a long chain of scalar products and updates.
+    """
     memory = S.shape[1]
-    sy = (S * Y).sum(2)
+    order = _ages(S, pairs).argsort(dim=1)
+    rows = torch.arange(len(q), device=q.device)[:, None]
+    products = (S @ Y.mT)[rows[..., None], order[:, :, None], order[:, None, :]]
+    lengths = (S.square().sum(2).sqrt() * Y.square().sum(2).sqrt())[rows, order]
     # A pair may have lost its positive curvature, if Y was re-weighted: it is left out then.
-    stored = torch.arange(memory, device=S.device) < pairs[:, None]
-    usable = stored & (sy > 1e-10 * S.norm(dim=2) * Y.norm(dim=2))
-    rho = torch.where(usable, 1 / torch.where(usable, sy, 1), 0)
-    order = _ages(S, pairs).argsort(dim=1).unbind(1)
-    rows = torch.arange(len(q), device=q.device)
-    alphas = []
-    for i in order:
-        alpha = rho[rows, i] * (S[rows, i] * q).sum(1)
-        q = q - alpha[:, None] * Y[rows, i]
-        alphas.append(alpha)
-    r = initial(q)
-    for i, alpha in zip(reversed(order), reversed(alphas), strict=True):
-        beta = rho[rows, i] * (Y[rows, i] * r).sum(1)
-        r = r + (alpha - beta)[:, None] * S[rows, i]
-    return r
+    stored = torch.arange(memory, device=S.device) < pairs[:, None].clamp(max=memory)
+    usable = stored & (products.diagonal(dim1=1, dim2=2) > 1e-10 * lengths)
+    # Newest first: s_i q = sum over newer j of (s_i y_j) alpha_j, plus (s_i y_i) alpha_i.
+    both = usable[:, :, None] & usable[:, None, :]
+    lower = torch.where(both, products, 0).tril() + torch.diag_embed((~usable).to(q.dtype))
+
+    def along(history: Tensor, v: Tensor) -> Tensor:
+        """Products of the usable rows with v, newest first (B, memory, 1)."""
+        return torch.where(usable, (history @ v[..., None])[..., 0][rows, order], 0)[..., None]
+
+    def combine(history: Tensor, coefficients: Tensor) -> Tensor:
+        """The sum of the rows with coefficients, newest first (B, memory, 1)."""
+        by_row = torch.zeros_like(coefficients[..., 0]).scatter(1, order, coefficients[..., 0])
+        return (by_row[:, None] @ history)[:, 0]
+
+    alpha = torch.linalg.solve_triangular(lower, along(S, q), upper=False)
+    r = initial(q - combine(Y, alpha))
+    # Oldest first: (s_i y_i) c_i = (s_i y_i) alpha_i - y_i r - sum over older j of (y_i s_j) c_j.
+    right = lower.diagonal(dim1=1, dim2=2)[..., None] * alpha - along(Y, r)
+    c = torch.linalg.solve_triangular(lower.mT, right, upper=True)
+    return r + combine(S, c)
 
 
 def local_curvature(met: Tensor, modelled: Tensor, pairs: Tensor, shape: torch.Size) -> Tensor:
