@@ -1,7 +1,7 @@
 """What each rule for lam loses against the best lam of the same path, in dB, and the PSNR it reaches.
 
     python benchmarks/choose.py PRIOR --data FOLDER --json FILE [--tasks ...] [--rules ...] [--images test] [--count 50]
-        [--sigma 0.05]
+        [--sigma 0.05] [--precision fast]
 
 The oracle knows the truth: it takes the best lam of the automatic path (for SURE, which needs one grid for all images,
 of that grid's path).
@@ -44,10 +44,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--evals", type=int, default=120)
     parser.add_argument("--sigma", type=float, help="of the noise, in place of the task's own")
-    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     prior = aipo.load_prior(args.prior).to(device)
     truth = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).to(device).float() / 255
     report: dict[str, Any] = {
@@ -60,13 +59,14 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "torch": torch.__version__,
-        "tf32": args.tf32,
+        "precision": args.precision,
         "tasks": {},
     }
     for task in args.tasks:
         operator, noise = tasks()[task]
         noise = aipo.Gaussian(args.sigma) if args.sigma else noise
-        problem = aipo.MapProblem(prior, operator, noise, operator.measure(truth, noise, seed=1))
+        y = operator.measure(truth, noise, seed=1)
+        problem = aipo.MapProblem(prior, operator, noise, y, args.precision)
         path = aipo.follow_path(problem, evals=args.evals)
         rows = report["tasks"][task] = {}
         for rule in args.rules:

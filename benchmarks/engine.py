@@ -1,7 +1,7 @@
 """Gradients of P per second: normflows, our flows by autograd, and the engine in each precision, side by side.
 
     python benchmarks/engine.py [--priors NAME...] [--batches 1 16 64 200] [--seconds 2] [--json FILE]
-        [--parts speed memory sensing solve]
+        [--parts speed memory sensing solve profile]
 
 speed    each method at each batch: gradients per second, TFLOP/s and their share of the matrix-multiply ceiling
          measured in the same run, and the error against float64. The FLOP of a gradient are those of two forward
@@ -9,8 +9,10 @@ speed    each method at each batch: gradients per second, TFLOP/s and their shar
 memory   peak bytes per image, also for a Glow of the same size at 256x256.
 sensing  how much of an evaluation goes into D with a dense matrix, m = 4000.
 solve    the same solves in exact and in fast precision: how far apart the losses end (GPU only).
+profile  the kernels that take most of a gradient in fast precision at batch 200 (GPU only).
 
-The images are drawn from the priors, so nothing is needed but this repository. docs/performance.md shows the results.
+Rows of other priors that FILE has from an earlier run stay. The images are drawn from the priors, so nothing is needed
+but this repository. docs/performance.md shows the results.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from normflows_twin import NormflowsTwin
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -44,23 +45,29 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def seconds_each(f: Callable[[], Any], at_least: float) -> float:
-    """The median time of a call, after three to warm up; on a GPU of groups of calls, which need not wait."""
-    for _ in range(3):
-        f()
-    synchronise()
-    start = time.perf_counter()
-    f()
-    synchronise()
-    group = max(1, round(0.1 * at_least / (time.perf_counter() - start))) if DEVICE == "cuda" else 1
-    times: list[float] = []
-    while sum(times) * group < at_least or len(times) < 5:
-        start = time.perf_counter()
-        for _ in range(group):
+def seconds_each(functions: dict[str, Callable[[], Any]], at_least: float) -> dict[str, float]:
+    """The median time of a call of each, in turns, so that all meet the same state of the machine.
+
+    On a GPU a turn is a group of calls, which need not wait for each other.
+    """
+    groups, times = {}, {name: [] for name in functions}
+    for name, f in functions.items():
+        for _ in range(3):
             f()
         synchronise()
-        times.append((time.perf_counter() - start) / group)
-    return statistics.median(times)
+        start = time.perf_counter()
+        f()
+        synchronise()
+        groups[name] = max(1, round(0.1 * at_least / (time.perf_counter() - start))) if DEVICE == "cuda" else 1
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < at_least * len(functions) or min(map(len, times.values())) < 5:
+        for name, f in functions.items():
+            start = time.perf_counter()
+            for _ in range(groups[name]):
+                f()
+            synchronise()
+            times[name].append((time.perf_counter() - start) / groups[name])
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def ceiling(dtype: torch.dtype, tf32: bool = False) -> float:
@@ -69,7 +76,7 @@ def ceiling(dtype: torch.dtype, tf32: bool = False) -> float:
     a, b = (torch.randn(size, size, device=DEVICE).to(dtype) for _ in range(2))
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
-    seconds = seconds_each(lambda: a @ b, 1.0)
+    seconds = seconds_each({"product": lambda: a @ b}, 1.0)["product"]
     torch.backends.cuda.matmul.allow_tf32 = before
     return 2 * size**3 / seconds
 
@@ -92,6 +99,8 @@ def by_autograd(log_prob: Callable[[Tensor], Tensor]) -> Gradient:
 def methods(prior: aipo.Prior) -> dict[str, Gradient]:
     found: dict[str, Gradient] = {}
     if isinstance(prior.flow, MultiScale):
+        from normflows_twin import NormflowsTwin
+
         found["normflows"] = by_autograd(NormflowsTwin(prior.flow.cpu()).to(DEVICE).log_prob)
         prior.to(DEVICE)
     found["our flow, autograd"] = by_autograd(prior.flow.log_prob)
@@ -116,12 +125,12 @@ def speed(name: str, batches: list[int], at_least: float, ceilings: dict[str, fl
     truth = differentiate(double.flow.log_prob, noisy.double())
     flop = gradient_flop(prior)
     rows = []
-    for method, gradient in methods(prior).items():
-        wrong = error(gradient, noisy, truth)
-        ceiling = ceilings["fp16" if method == "engine, fast" else "fp32"]
-        for batch in batches:
-            x = noisy.repeat(-(-batch // 16), 1, 1, 1)[:batch].clone()
-            seconds = seconds_each(lambda x=x, gradient=gradient: gradient(x), at_least)
+    everything = methods(prior)
+    errors = {method: error(gradient, noisy, truth) for method, gradient in everything.items()}
+    for batch in batches:
+        x = noisy.repeat(-(-batch // 16), 1, 1, 1)[:batch].clone()
+        calls = {method: (lambda x=x, f=f: f(x)) for method, f in everything.items()}
+        for method, seconds in seconds_each(calls, at_least).items():
             per_second = batch / seconds
             row = {
                 "prior": name,
@@ -131,14 +140,14 @@ def speed(name: str, batches: list[int], at_least: float, ceilings: dict[str, fl
                 "gradients_per_second": per_second,
                 "gflop": flop / 1e9,
                 "tflops": flop * per_second / 1e12,
-                "share_of_ceiling": flop * per_second / ceiling,
-                "error": wrong,
+                "share_of_ceiling": flop * per_second / ceilings["fp16" if method == "engine, fast" else "fp32"],
+                "error": errors[method],
             }
             rows.append(row)
             print(
                 f"{name:24} {method:20} batch {batch:3}  {1000 * seconds:8.2f} ms  {per_second:8.0f} grad/s  "
                 f"{row['tflops']:6.2f} TFLOP/s  {row['share_of_ceiling']:5.1%}  "
-                f"error {wrong['nats']:.1e} nats, gradient {wrong['gradient']:.0e}",
+                f"error {row['error']['nats']:.1e} nats, gradient {row['error']['gradient']:.0e}",
                 flush=True,
             )
     return rows
@@ -190,10 +199,11 @@ def sensing(name: str, batches: list[int], at_least: float) -> list[dict[str, An
     for batch in batches:
         x = prior.sample(batch, 0.8)
         problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1), precision="fast")
-        whole = seconds_each(lambda problem=problem, x=x: problem.evaluate(x), at_least)
-        flow = seconds_each(lambda problem=problem, x=x: problem.engine(x), at_least)
-        rows.append({"prior": name, "batch": batch, "milliseconds": 1000 * whole, "share_of_D": 1 - flow / whole})
-        print(f"{name:24} m = 4000, batch {batch:3}: {1000 * whole:.2f} ms, D {1 - flow / whole:.0%}", flush=True)
+        calls = {"both": lambda p=problem, x=x: p.evaluate(x), "P": lambda p=problem, x=x: p.engine(x)}
+        seconds = seconds_each(calls, at_least)
+        share = 1 - seconds["P"] / seconds["both"]
+        rows.append({"prior": name, "batch": batch, "milliseconds": 1000 * seconds["both"], "share_of_D": share})
+        print(f"{name:24} m = 4000, batch {batch:3}: {1000 * seconds['both']:.2f} ms, D {share:.0%}", flush=True)
     return rows
 
 
@@ -241,12 +251,32 @@ def solve(name: str, count: int = 16) -> list[dict[str, Any]]:
     return rows
 
 
+def profile(name: str, batch: int = 200, shown: int = 12) -> list[dict[str, Any]]:
+    prior = aipo.load_prior(name).to(DEVICE)
+    x = prior.sample(16, 0.8).repeat(-(-batch // 16), 1, 1, 1)[:batch].clone()
+    engine = Engine(prior.flow, precision="fast")
+    for _ in range(3):
+        engine._compute(x)
+    synchronise()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        engine._compute(x)
+        synchronise()
+    events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in events)
+    rows = []
+    for event in events[:shown]:
+        share = event.self_device_time_total / total
+        rows.append({"prior": name, "kernel": event.key[:100], "count": event.count, "share": share})
+        print(f"{name:24} {share:5.1%} {event.count:4} x {event.key[:90]}", flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--priors", nargs="+", default=aipo.prior_names())
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 64, 200])
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--parts", nargs="+", default=["speed", "memory", "sensing", "solve"])
+    parser.add_argument("--parts", nargs="+", default=["speed", "memory", "sensing", "solve", "profile"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     report: dict[str, Any] = {
@@ -261,8 +291,15 @@ def main() -> None:
     report["ceiling_tflops"] = {k: v / 1e12 for k, v in ceilings.items()}
     print(report, flush=True)
 
+    if args.json and args.json.exists():
+        before = json.loads(args.json.read_text())
+        if any(before[key] != report[key] for key in ("hardware", "threads", "torch")):
+            parser.error(f"{args.json} is of another machine")
+        report = {**before, **report}
+
     def keep(part: str, rows: list[dict[str, Any]]) -> None:
-        report.setdefault(part, []).extend(rows)
+        new = {row["prior"] for row in rows}
+        report[part] = [row for row in report.get(part, []) if row["prior"] not in new] + rows
         if args.json:
             write_atomically(args.json, (json.dumps(report, indent=1) + "\n").encode())
 
@@ -273,6 +310,8 @@ def main() -> None:
             keep("sensing", sensing(name, args.batches, args.seconds / 2))
         if "solve" in args.parts and DEVICE == "cuda":
             keep("solve", solve(name))
+        if "profile" in args.parts and DEVICE == "cuda":
+            keep("profile", profile(name))
     if "memory" in args.parts:
         keep("memory", memory(args.priors))
 

@@ -1,16 +1,17 @@
 """Loss above the best known minimum along lam: `FollowPath` against Adam, plain L-BFGS and the paper's Algorithm 2.
 
     python benchmarks/path.py PRIOR TASK --data FOLDER --json FILE [--images test] [--count 50]
-        [--paper-count 10] [--single-count 12] [--tf32]
+        [--paper-count 50] [--single-count 12] [--precision fast]
+        [--parts paths paper single]
 
-Three parts, written to FILE one after the other, so that a part that is missing was not reached:
+Three parts, written to FILE one after the other; what is in FILE from earlier runs stays. --parts chooses some:
 
 paths   all five lam. `FollowPath` with 70, 120 and 300 evaluations and with its three models of the Hessian, and five
         independent cosine-decayed Adam solves of 250 evaluations from the same start.
-paper   Algorithm 2 with the paper's settings, once per lam, on the first few images.
+paper   Algorithm 2 with the paper's settings, once per lam, and `FollowPath` with 70 evaluations, on the same images.
 single  one lam (0.3 and 2), every method at 30, 60, 120 and 400 evaluations, on the first few images.
 
-The reference of each image and lam is the lowest loss found by any of them, by a path of 300 evaluations, and by 400
+The reference of each image and lam is the lowest loss found by any of them, by a path of 300 evaluations, and by 1000
 steps of decayed Adam from the best of all paths. All losses are evaluated in exact float32 at the end, whatever the
 solvers used. benchmarks/path_report.py prints the tables and draws the figure.
 """
@@ -58,22 +59,24 @@ class Bench:
             "date": time.strftime("%Y-%m-%d"),
             "hardware": torch.cuda.get_device_name() if self.device == "cuda" else "CPU",
             "torch": torch.__version__,
-            "tf32": args.tf32,
+            "precision": args.precision,
         }
+        if args.json.exists():
+            before = json.loads(args.json.read_text())
+            if any(before.get(key) != self.report[key] for key in ("sha256", "task", "images", "count")):
+                raise SystemExit(f"{args.json} is of another prior, task or set of images")
+            self.report = {**before, **self.report}
         self._losses: dict[tuple[str, str], Tensor] = {}
 
-    def problem(self, count: int | None = None, copies: int = 1) -> aipo.MapProblem:
-        y = self.y[:count]
-        return aipo.MapProblem(self.prior, self.operator, self.noise, y.repeat(copies, *[1] * (y.ndim - 1)))
+    def problem(self, count: int | None = None, copies: int = 1, precision: str | None = None) -> aipo.MapProblem:
+        y = self.y[:count].repeat(copies, *[1] * (self.y.ndim - 1))
+        return aipo.MapProblem(self.prior, self.operator, self.noise, y, precision or self.args.precision)
 
     @torch.no_grad()
     def exact(self, x: Tensor, lambdas: tuple[float, ...]) -> Tensor:
-        """Losses (B, L) of images (B, L, ...), without TF32."""
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        """Losses (B, L) of images (B, L, ...)."""
         problem = self.problem(len(x))
-        losses = torch.stack([problem.loss(x[:, i], lam) for i, lam in enumerate(lambdas)], dim=1)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.args.tf32
-        return losses
+        return torch.stack([problem.loss(x[:, i], lam) for i, lam in enumerate(lambdas)], dim=1)
 
     def record(self, part: str, name: str, x: Tensor, evals: float, seconds: float) -> None:
         losses = self.exact(x, LAMBDAS)
@@ -126,11 +129,14 @@ class Bench:
         best = torch.stack([self._losses["paths", name] for name in found]).argmin(0)
         rows, columns = torch.meshgrid(*map(torch.arange, best.shape), indexing="ij")
         x0 = torch.stack(list(found.values()))[best.cpu(), rows, columns]
-        x, evals = self.all_lambdas(aipo.FixedLambda.decayed(400, 0.01), x0)
-        self.record("paths", "Adam, 5 x 400 from the best path", x, evals, time.monotonic() - start)
+        x, evals = self.all_lambdas(aipo.FixedLambda.decayed(1000, 0.01), x0)
+        self.record("paths", "Adam, 5 x 1000 from the best path", x, evals, time.monotonic() - start)
         self.write()
 
     def paper(self, count: int) -> None:
+        start = time.monotonic()
+        path = aipo.FollowPath(LAMBDAS, 70).solve(self.problem(count), LAMBDAS[-1])
+        self.record("paper", "path, 70", path.x, path.evals[:, -1].mean().item(), time.monotonic() - start)
         start = time.monotonic()
         begin = aipo.initial.mle(self.problem(count))
         x, evals = self.all_lambdas(aipo.Amortized(), begin.x)
@@ -140,7 +146,8 @@ class Bench:
 
     def single(self, count: int) -> None:
         """The quasi-Newton methods along one run each; Adam, whose schedule must know its length, at each budget."""
-        problem = self.problem(count)
+        # Exact, because the values along the way are read off the solver's state.
+        problem = self.problem(count, precision="exact")
         x0 = aipo.initial.gaussian(problem)
         part: dict[str, Any] = {}
         for lam in SINGLE:
@@ -182,19 +189,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
     parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--paper-count", type=int, default=10)
+    parser.add_argument("--paper-count", type=int, default=50)
     parser.add_argument("--single-count", type=int, default=12)
-    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--parts", nargs="+", default=["paths", "paper", "single"])
+    parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
     args = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     bench = Bench(args)
-    parts: list[Callable[[], None]] = [bench.paths]
-    if args.paper_count:
-        parts.append(lambda: bench.paper(min(args.paper_count, args.count)))
-    if args.single_count:
-        parts.append(lambda: bench.single(min(args.single_count, args.count)))
-    for part in parts:
-        part()
+    parts: dict[str, Callable[[], None]] = {
+        "paths": bench.paths,
+        "paper": lambda: bench.paper(min(args.paper_count, args.count)),
+        "single": lambda: bench.single(min(args.single_count, args.count)),
+    }
+    for part in args.parts:
+        parts[part]()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 TASKS = {"denoise": "denoise", "inpaint": "inpaint", "ncs2000": "NCS m=2000", "ncs4000": "NCS m=4000"}
-ADAM, REFERENCE = "Adam, 5 x 250", "Adam, 5 x 400 from the best path"
+ADAM = "Adam, 5 x 250"
 
 
 def load(kind: str) -> list[dict[str, Any]]:
@@ -51,6 +51,22 @@ def cells_won(reports: list[dict[str, Any]], name: str) -> None:
         outcomes = [path <= adam for path, adam in pairs]
         won, total = won + sum(outcomes), total + len(outcomes)
     print(f"\n`{name}`: a mean loss at most that of {ADAM} in {won} of {total} cells.")
+
+
+def paper_table(reports: list[dict[str, Any]]) -> None:
+    """By how much Algorithm 2, run once per lam, ends above one path of 70 evaluations."""
+    print("\n" + row("prior, task (images)", "evaluations", *(f"lam {lam}" for lam in reports[0]["lambdas"])))
+    print(row(*["---"] * (2 + len(reports[0]["lambdas"]))))
+    for report in reports:
+        part = report.get("paper")
+        if part:
+            theirs = part["Algorithm 2, once per lam"]
+            ours = part.get("path, 70", report["paths"]["path, 70"])
+            apart = [a - b for a, b in zip(theirs["loss"], ours["loss"], strict=True)]
+            where = f"{report['prior']}, {TASKS[report['task']]} ({theirs['count']})"
+            print(
+                row(where, f"{theirs['evaluations']:.0f} and {ours['evaluations']:.0f}", *(f"{v:+.0f}" for v in apart))
+            )
 
 
 def single_table(reports: list[dict[str, Any]]) -> None:
@@ -126,6 +142,8 @@ def main() -> None:
     gap_tables(paths)
     for name in ("path, 120", "path, 300"):
         cells_won(paths, name)
+    print("\n## The paper's Algorithm 2, once per lam, minus one path of 70 evaluations: mean loss in nats")
+    paper_table(paths)
     print("\n## One lam: mean gap in nats after so many evaluations")
     single_table(paths)
     print("\n## Rules for lam, against the best lam of the same path")

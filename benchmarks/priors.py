@@ -1,7 +1,7 @@
 """How a prior behaves where it will be used: bits/dim on several sets, and MAP reconstructions off the data.
 
-    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--tf32] [--json FILE]
-        [--update-cards]
+    python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--precision fast]
+        [--json FILE] [--update-cards]
 
 FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For each task, every lam of GRID is tried on a few
 validation images; the test images are then restored at that best lam and at REPORTED. Every solve starts at G(0) and
@@ -46,13 +46,15 @@ def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
     }
 
 
-def restore(prior: aipo.Prior, task: str, x: Tensor, evals: int, lambdas: tuple[float, ...]) -> list[dict[str, Any]]:
+def restore(
+    prior: aipo.Prior, task: str, x: Tensor, evals: int, lambdas: tuple[float, ...], precision: str
+) -> list[dict[str, Any]]:
     """Restore every image at every lam, all in one batch; one row per lam."""
     operator, noise = tasks()[task]
     y = operator.measure(x, noise, seed=1).repeat(len(lambdas), *[1] * (len(operator.measurement_shape)))
     truth = x.repeat(len(lambdas), 1, 1, 1)
     lam = torch.tensor(lambdas, device=x.device).repeat_interleave(len(x))
-    problem = aipo.MapProblem(prior, operator, noise, y)
+    problem = aipo.MapProblem(prior, operator, noise, y, precision)
     result = aipo.FixedLambda.decayed(evals - 1, 0.03).solve(problem, lam, aipo.initial.zero(problem))
     quality = psnr(result.x.clamp(0, 1), truth)
     rows = []
@@ -71,7 +73,8 @@ def restore(prior: aipo.Prior, task: str, x: Tensor, evals: int, lambdas: tuple[
     return rows
 
 
-def measure(prior: aipo.Prior, data: Path, count: int, choose_on: int, evals: int, device: str) -> dict[str, Any]:
+def measure(prior: aipo.Prior, args: argparse.Namespace, device: str) -> dict[str, Any]:
+    data, evals = args.data, args.evals
     images = {key: load_images(data / path, mosaics=True) for key, path in SETS.items()}
     bits = {key: bits_per_dim(prior.flow, x, prior.bits).mean().item() for key, x in images.items()}
     print(f"{prior.name}: bits/dim", {k: round(v, 4) for k, v in bits.items()}, flush=True)
@@ -90,9 +93,10 @@ def measure(prior: aipo.Prior, data: Path, count: int, choose_on: int, evals: in
     val, test = (images[key].to(device).float() / 255 for key in ("val", "test"))
     for task in ("denoise", "inpaint", "ncs2000"):
         start = time.monotonic()
-        tried = restore(prior, task, val[:choose_on], evals, GRID)
+        tried = restore(prior, task, val[: args.choose_on], evals, GRID, args.precision)
         best = max(tried, key=lambda row: row["psnr"])["lam"]
-        rows = restore(prior, task, test[:count], evals, tuple(sorted({*REPORTED, best})))
+        reported = tuple(sorted({*REPORTED, best}))
+        rows = restore(prior, task, test[: args.count], evals, reported, args.precision)
         report["tasks"][task] = {"best_lam": best, "test": rows, "val": tried}
         for row in rows:
             mark = "<- best on val" if row["lam"] == best else ""
@@ -120,25 +124,24 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50, help="test images")
     parser.add_argument("--choose-on", type=int, default=16, help="validation images on which lam is chosen")
     parser.add_argument("--evals", type=int, default=200)
-    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--update-cards", action="store_true", help="only for priors given as files")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "hardware": name,
         "torch": torch.__version__,
-        "tf32": args.tf32,
+        "precision": args.precision,
         "test_images": args.count,
         "evaluations": args.evals,
         "priors": {},
     }
     for source in args.priors:
         prior = aipo.load_prior(source).to(device)
-        measured = measure(prior, args.data, args.count, args.choose_on, args.evals, device)
+        measured = measure(prior, args, device)
         report["priors"][prior.name] = {"sha256": prior.card["sha256"], **measured}
         if args.json:
             args.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problem import build_flow, make_problem
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import aipo
@@ -15,6 +14,7 @@ from aipo.engine import Engine, differentiate, exact_float32
 from aipo.errors import InputError
 from aipo.flows import GaussianFlow, Glow, RealNVP, TarFlow
 from aipo.kernels import elementwise
+from small_problem import build_flow, make_problem
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -149,6 +149,7 @@ def test_a_gradient_does_no_more_work_than_it_must(flow, convolutions, all_ops):
     assert sum(ops.counts.values()) <= all_ops
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_recomputing_needs_less_memory():
     def peak(recompute):
         engine, x = Engine(flow, recompute=recompute), torch.rand(1, 3, 32, 32)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["CHECK_EVERY", "max_change", "none_left", "per_image"]
+__all__ = ["CHECK_EVERY", "max_change", "none_left", "per_image", "recording", "some"]
 
 CHECK_EVERY = 10  # iterations between looks at whether all images are done: each look makes a GPU wait
 
@@ -18,6 +18,16 @@ def per_image(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (x.ndim - 1))
 
 
+def recording(x: Tensor) -> bool:
+    """Whether a CUDA graph is being recorded, which cannot branch on values."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def some(which: Tensor) -> bool:
+    """Whether there may be any (B,): a GPU is not asked, there looking costs more than doing it for nobody."""
+    return which.is_cuda or bool(which.any())
+
+
 def none_left(active: Tensor) -> bool:
-    """Whether no image (B,) is active any more. While a CUDA graph is recorded, which cannot branch: never."""
-    return not (active.is_cuda and torch.cuda.is_current_stream_capturing()) and not active.any()
+    """Whether no image (B,) is active any more; never while a graph is recorded."""
+    return not recording(active) and not active.any()

@@ -173,11 +173,12 @@ def _sure(problem: MapProblem, path: Path, seed: int, follow: Follow) -> tuple[T
     b = torch.randn(y.shape[1:], generator=as_generator(seed), dtype=torch.float64).to(y)
     b = operator.restrict(b.expand_as(y))
     step = SURE_STEP * problem.noise.variance(y).sqrt()
-    shifted = MapProblem(problem.prior, operator, problem.noise, y + step.view(-1, *[1] * (y.ndim - 1)) * b)
+    moved = y + step.view(-1, *[1] * (y.ndim - 1)) * b
+    shifted = MapProblem(problem.prior, operator, problem.noise, moved, problem.precision)
     second = follow(shifted, path.lam[0].tolist())
     with torch.no_grad():
-        moved = [operator.A(v) - operator.A(u) for u, v in zip(path.x.unbind(1), second.x.unbind(1), strict=True)]
-        divergence = torch.stack([(b * d).flatten(1).sum(1) for d in moved], dim=1) / step[:, None]
+        changes = [operator.A(v) - operator.A(u) for u, v in zip(path.x.unbind(1), second.x.unbind(1), strict=True)]
+        divergence = torch.stack([(b * d).flatten(1).sum(1) for d in changes], dim=1) / step[:, None]
     score = path.chi2(problem) - 1 + 2 * divergence / operator.num_measurements
     return _best(path.lam, score), score, second
 
@@ -190,7 +191,7 @@ def _held_out(problem: MapProblem, seed: int, follow: Follow) -> tuple[Tensor, T
     if not held.any() or (held == observed).all():
         raise InputError(f"{operator!r} has too few measurements to leave some out; choose another rule")
     reduced = keep(operator, observed & ~held)
-    second = follow(MapProblem(problem.prior, reduced, problem.noise, y * (observed & ~held)), None)
+    second = follow(MapProblem(problem.prior, reduced, problem.noise, y * (observed & ~held), problem.precision), None)
     with torch.no_grad():
         residuals = [(y - operator.A(x)) * held for x in second.x.unbind(1)]
         score = torch.stack([-problem.noise.log_prob(r) for r in residuals], dim=1) / held.sum()

@@ -19,12 +19,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from aipo.batch import recording
 from aipo.errors import InputError
-from aipo.flows import Flow
+from aipo.flows import Flow, TarFlow
 from aipo.flows.multiscale import MultiScale
 from aipo.kernels import elementwise
 from aipo.kernels.frozen import FrozenMultiScale
 from aipo.kernels.graphs import Graph
+from aipo.kernels.transformer import FrozenTarFlow
 
 __all__ = ["Engine", "Evaluation", "Precision", "evaluate", "exact_float32", "hessian_vector"]
 
@@ -35,6 +37,7 @@ ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 CPU_CHUNK = 16  # images at a time: more do not run faster, and only take memory
 MEMORY_SHARE = 0.5  # of what is free on a GPU, for the activations of one chunk
 KEPT_GRAPHS = 8
+PROBE = 16  # images with which a GPU's need of memory is measured
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,10 @@ class Engine:
         offset: of P.
         precision: "exact" or "fast", see above.
         recompute: trade time for memory: keep one tensor for each step of the flow instead of all activations, and
-            compute the rest again on the way back. About a quarter slower.
+            compute the rest again on the way back. About a third slower.
+
+    Attributes:
+        uncertainty: by how many nats a value may be off, beyond the rounding of float32 (see docs/performance.md).
 
     Large batches go through in chunks that fit the memory. On a GPU a shape that comes a second time is recorded as a
     CUDA graph, and replayed from then on.
@@ -128,10 +134,12 @@ class Engine:
         self.precision = precision
         self.offset = offset
         half = precision == "fast" and weights.is_cuda and weights.dtype == torch.float32
+        self.uncertainty = (5.0 if isinstance(flow, TarFlow) else 1.0) if half else 0.0
         self._tune = half
         dtype = torch.float16 if half else weights.dtype
         self._log_prob = _log_prob_and_gradient(flow, dtype, recompute)
         self._bytes_per_image: int | None = None
+        self._chunk = 1
         self._graphs: dict[torch.Size, Graph | None] = {}
         self._pool: tuple[int, int] | None = None
 
@@ -147,27 +155,27 @@ class Engine:
         """How many images of a batch go through at a time."""
         if not x.is_cuda:
             return CPU_CHUNK
-        if len(x) <= 1 or torch.cuda.is_current_stream_capturing():
-            return len(x)
-        free, _ = torch.cuda.mem_get_info(x.device)
-        reserved = torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
-        return max(1, int(MEMORY_SHARE * (free + reserved)) // self.bytes_per_image(x))
+        # What was decided in the warm-up holds while a graph is recorded.
+        if not recording(x):
+            free, _ = torch.cuda.mem_get_info(x.device)
+            free += torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
+            self._chunk = max(1, int(MEMORY_SHARE * free) // self.bytes_per_image(x))
+        return self._chunk
 
     def bytes_per_image(self, x: Tensor) -> int:
-        """Peak memory of one more image in a batch, measured once with images like x on their GPU."""
+        """Peak memory per image of a batch on a GPU, measured once, on the first few images of x."""
         if self._bytes_per_image is None:
-            peaks = []
-            for count in (1, 5):
-                torch.cuda.reset_peak_memory_stats(x.device)
-                before = torch.cuda.memory_allocated(x.device)
-                self._compute(x[:1].expand(count, -1, -1, -1).contiguous())
-                peaks.append(torch.cuda.max_memory_allocated(x.device) - before)
-            self._bytes_per_image = max(1, (peaks[1] - peaks[0]) // 4)
+            few = x[:PROBE]
+            torch.cuda.reset_peak_memory_stats(x.device)
+            before = torch.cuda.memory_allocated(x.device)
+            self._compute(few)
+            peak = torch.cuda.max_memory_allocated(x.device) - before
+            self._bytes_per_image = max(1, peak // len(few))
         return self._bytes_per_image
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # Inside the recording of a larger graph, the kernels simply become part of it.
-        if not x.is_cuda or torch.cuda.is_current_stream_capturing():
+        if not x.is_cuda or recording(x):
             return self._compute(x)
         if x.shape not in self._graphs:
             self._graphs[x.shape] = None
@@ -194,10 +202,13 @@ class Engine:
 
 def _log_prob_and_gradient(flow: Flow, dtype: torch.dtype, recompute: bool) -> ValueAndGradient:
     """The fastest way we have for this flow: a hand-written reverse pass, or autograd."""
+    ops, half = _elementwise_kernels(next(flow.parameters())), dtype.itemsize < 4
     if isinstance(flow, MultiScale):
-        return FrozenMultiScale(flow, dtype, _elementwise_kernels(next(flow.parameters())), recompute)
+        return FrozenMultiScale(flow, dtype, ops, recompute)
+    if isinstance(flow, TarFlow):
+        return FrozenTarFlow(flow, dtype, ops, compiled=half)
     flow = copy.deepcopy(flow).requires_grad_(False).eval()
-    flow.set_compute_dtype(dtype if dtype.itemsize < 4 else None)
+    flow.set_compute_dtype(dtype if half else None)
     return lambda x: differentiate(flow.log_prob, x)
 
 

@@ -41,7 +41,10 @@ from aipo.files import write_atomically
 from aipo.kernels.graphs import Graph
 from aipo.problem import MapProblem
 
-__all__ = ["Result", "Solver", "State", "Status", "drive", "make_result"]
+__all__ = ["FINISH", "Result", "Solver", "State", "Status", "drive", "make_result"]
+
+FINISH = 0.1  # share of a solve in fast precision that is left for exact evaluations, at its end
+SMALL_BATCH = 16  # images that a GPU evaluates in hardly more time than one
 
 
 class Status(IntEnum):
@@ -163,6 +166,10 @@ class Solver(Generic[S]):
     def result(self, problem: MapProblem, state: S) -> Result:
         raise NotImplementedError
 
+    def finishing(self, state: S) -> Tensor:
+        """Which images are near their end (B,): a solve in fast precision goes on in exact precision there."""
+        return torch.zeros_like(state.running)
+
     def restate(self, problem: MapProblem, state: S) -> S:
         """The state with its values evaluated anew, by a problem of another precision."""
         evaluation = problem.evaluate(state.x_seen)
@@ -211,11 +218,12 @@ class Solver(Generic[S]):
             if path:
                 _save(path, state, identity)
 
+        if problem.precision != "exact":
+            coarse, problem = problem, problem.exactly()
+            state = drive(self, coarse, state, progress, callback, keep, checkpoint_every, until=self.finishing)
+            state = self.restate(problem, state)
         state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
         keep(state)
-        if problem.precision != "exact":
-            problem = problem.exactly()
-            state = self.restate(problem, state)
         return self.result(problem, state)
 
 
@@ -232,8 +240,11 @@ def drive(
     callback: Callable[[S], None] | None,
     keep: Callable[[S], None],
     keep_every: int,
+    until: Callable[[S], Tensor] | None = None,
 ) -> S:
     """Step until no image runs: shows progress, calls back, and keeps a checkpoint every so many steps.
+
+    With `until`, an image is also ready when that says so, and the steps end as soon as all are.
 
     Images that are done leave the batch, so that the last ones do not pay for all. Which images are in it depends on
     the state alone and changes only at a look; checkpoints are kept at looks, so a resumed run has the same batches.
@@ -248,7 +259,10 @@ def drive(
         while True:
             if iteration % look_every == 0:
                 running = state.running
-                left, due = _batch_size(int(running.sum()), problem.y.is_cuda), iteration - kept >= keep_every
+                if until:
+                    running = running & ~until(state)
+                count, due = int(running.sum()), iteration - kept >= keep_every
+                left = _batch_size(count, problem.batch) if problem.y.is_cuda else count
                 ended = left < len(rows)
                 if ended or due or callback:
                     everyone = everyone.put(rows, state)
@@ -264,17 +278,19 @@ def drive(
                     # Those that still run, and as many of the others as fill the batch.
                     stay = running.logical_not().to(torch.int8).argsort(stable=True)[:left].sort().values
                     rows, state = rows[stay], state.take(stay)
+                    del step  # and with it the memory of its graph
                     step = _stepper(solver, problem.take(rows), state)
             state = step(state)
             iteration += 1
 
 
-def _batch_size(running: int, few_sizes: bool) -> int:
-    """How many images to keep in the batch for so many that run: two sizes per power of two, where each costs."""
-    if not few_sizes or running <= 2:
-        return running
-    power = 2 ** (running - 1).bit_length()
-    return 3 * power // 4 if running <= 3 * power // 4 else power
+def _batch_size(running: int, all_of_them: int) -> int:
+    """How many images to keep in the batch on a GPU, where a new size costs: two sizes per power of two."""
+    if running == 0:
+        return 0
+    power = 2 ** max(running - 1, SMALL_BATCH - 1).bit_length()
+    size = 3 * power // 4 if SMALL_BATCH < running <= 3 * power // 4 else power
+    return min(size, all_of_them)
 
 
 def _stepper(solver: Solver[S], problem: MapProblem, state: S) -> Callable[[S], S]:

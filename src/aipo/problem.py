@@ -52,6 +52,8 @@ class MapProblem:
         self.y = y
         self.precision = precision
         self.engine = self.prior.engine(precision)
+        self.uncertainty = self.engine.uncertainty
+        self.expected_chi2: Tensor | None = None  # kept by `discrepancy.expected_chi2`
 
     @property
     def batch(self) -> int:

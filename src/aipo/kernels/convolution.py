@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Convolution"]
+__all__ = ["GROUP", "Convolution"]
 
 # Tensor cores read channels in groups of eight; other counts would be padded by a copy at every call.
 GROUP = 8

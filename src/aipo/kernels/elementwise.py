@@ -52,8 +52,7 @@ def residual(u: Tensor, bias: Tensor | None, w: Tensor, more: Tensor | None) -> 
 
 def first_half(h: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
     """The first half of the channels, in another dtype and padded with zeros to so many channels."""
-    a = h[..., : h.shape[-1] // 2].to(dtype, memory_format=torch.contiguous_format)
-    return _padded(a, channels)
+    return _padded(h[..., : h.shape[-1] // 2].to(dtype).contiguous(), channels)
 
 
 def add_to_first(g: Tensor, extra: Tensor) -> None:
@@ -69,7 +68,7 @@ def couple(h: Tensor, n: Tensor, bias: Tensor | None, limit: float) -> tuple[Ten
     """
     half = h.shape[-1] // 2
     n = _plus(n, bias)
-    tanh = n[..., :half].to(h.dtype, memory_format=torch.contiguous_format).tanh_()
+    tanh = torch.tanh(n[..., :half].to(h.dtype).contiguous())
     s = limit * tanh
     total, scale = s.sum((1, 2, 3)), s.exp_()
     b = h[..., half:]

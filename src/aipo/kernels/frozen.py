@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,8 @@ class FrozenMultiScale:
                 entry = haar
             self.steps.append([])
             channels, height, width = 4 * channels, height // 2, width // 2
-            for j, step in enumerate(level):  # type: ignore[arg-type]
+            steps: Any = level
+            for j, step in enumerate(steps):
                 before = entry if j == 0 else None
                 frozen = FrozenStep(step, channels, dtype, ops, recompute, before)
                 self.constant += frozen.log_det * height * width
@@ -154,7 +156,7 @@ class FrozenSplit:
         self.limit = split.limit
         self.ops = ops
         self.dtype = dtype
-        weight = split.net.conv.weight  # type: ignore[union-attr]
+        weight: Any = split.net.conv.weight  # type: ignore[union-attr]
         self.net = freeze_net(split.net, dtype, _scale_rows(len(weight), self.limit).to(weight), ops)
 
     def __call__(self, h: Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:

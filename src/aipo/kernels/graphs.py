@@ -6,6 +6,7 @@ A gradient of a flow is hundreds of short kernels; for a few images launching th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Graph:
         function: Callable[..., Sequence[Tensor]],
         inputs: Sequence[Tensor],
         feedback: bool = False,
-        pool: tuple[int, int] | None = None,
+        pool: Any = None,
     ):
         # Everything the recorded kernels read must stay alive: their inputs, and what the function refers to.
         self.inputs = [t.clone() for t in inputs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from aipo.flows.base import Net
 from aipo.flows.glow import ConvNet
 from aipo.flows.multiscale import SplitNet
 from aipo.flows.realnvp import ResidualNet
+from aipo.kernels import elementwise
 from aipo.kernels.convolution import Convolution
 
 __all__ = ["FrozenNet", "freeze_net"]
@@ -33,6 +34,10 @@ def freeze_net(net: Net, dtype: torch.dtype, row_scale: Tensor, ops: ModuleType)
     if isinstance(net, ResidualNet):
         return FrozenResidualNet(net, dtype, row_scale, ops)
     if isinstance(net, ConvNet):
+        if dtype == torch.float16 and ops is not elementwise:
+            from aipo.kernels.rows import RowsConvNet
+
+            return RowsConvNet(net, dtype, row_scale)
         return FrozenConvNet(net, dtype, row_scale, ops)
     if isinstance(net, SplitNet):
         return FrozenSplitNet(net, dtype, row_scale)
@@ -79,7 +84,8 @@ class FrozenResidualNet:
 
     def __init__(self, net: ResidualNet, dtype: torch.dtype, row_scale: Tensor, ops: ModuleType):
         self.first, self.last = Convolution(net.first, dtype), Convolution(net.last, dtype, row_scale)
-        self.blocks = [[Convolution(conv, dtype) for conv in block] for block in net.blocks]  # type: ignore[union-attr]
+        blocks: Any = net.blocks
+        self.blocks = [[Convolution(conv, dtype) for conv in block] for block in blocks]
         self.ops = ops
         self.inputs, self.bias = self.first.inputs, self.last.bias
 

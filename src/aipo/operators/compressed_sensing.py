@@ -55,9 +55,7 @@ class CompressedSensing(LinearOperator):
         self._matrix = Constant(matrix)
         self._cholesky: Constant | None = None
         self._inverse: Constant | None = None
-        self._whitened: tuple[Spectrum, Tensor] | None = None
-        self._eigen: tuple[Tensor, Tensor] | None = None
-        self._factors: dict[tuple[float, float], Tensor] = {}
+        self._known: list[_Whitened] = []
 
     @property
     def matrix(self) -> Tensor:
@@ -97,37 +95,48 @@ class CompressedSensing(LinearOperator):
 
     def _solve_capacitance(self, z: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum) -> Tensor:
         """(I / precision + G / lam)^-1 z, with G = A S^-1 A^T, for z (B, m)."""
-        if self._whitened is None or self._whitened[0] is not spectrum:
-            self._whitened = (spectrum, self._whitened_gram(spectrum, z))
-            self._eigen = None
-            self._factors.clear()
-        gram = self._whitened[1]
+        known = self._whitened(spectrum, z)
         if z.is_cuda:
             # One eigendecomposition, seconds on a GPU, serves every precision and lam, without a look at their values.
-            if self._eigen is None:
-                self._eigen = torch.linalg.eigh(gram)
-            values, vectors = self._eigen
+            if known.eigen is None:
+                known.eigen = torch.linalg.eigh(known.gram)
+            values, vectors = known.eigen
             return (z @ vectors / (1 / precision[:, None] + values.clamp(min=0) / lam[:, None])) @ vectors.T
         pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
         solved = torch.empty_like(z)
         for i, (weight, scale) in enumerate(pairs.tolist()):
             mine = group == i
-            solved[mine] = torch.cholesky_solve(z[mine].T, self._factor(weight, scale, gram)).T
+            solved[mine] = torch.cholesky_solve(z[mine].T, known.factor(weight, scale)).T
         return solved
 
-    def _whitened_gram(self, spectrum: Spectrum, like: Tensor) -> Tensor:
+    def _whitened(self, spectrum: Spectrum, like: Tensor) -> "_Whitened":
+        """What is known for a spectrum; a prior has two, one for its images and one for its curvature."""
+        for known in self._known:
+            if known.spectrum is spectrum:
+                return known
         rows = self._matrix.like(like).split(512)
         parts = [analyse(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
         white = torch.cat([part.flatten(1) for part in parts])
-        return white @ white.T
+        self._known = [*self._known[-1:], _Whitened(spectrum, white @ white.T)]
+        return self._known[-1]
 
-    def _factor(self, precision: float, lam: float, gram: Tensor) -> Tensor:
+
+class _Whitened:
+    """G = A S^-1 A^T for one S, and what was made of it."""
+
+    def __init__(self, spectrum: Spectrum, gram: Tensor):
+        self.spectrum = spectrum
+        self.gram = gram
+        self.eigen: tuple[Tensor, Tensor] | None = None
+        self._factors: dict[tuple[float, float], Tensor] = {}
+
+    def factor(self, precision: float, lam: float) -> Tensor:
         """The Cholesky factor of I / precision + G / lam; the last few are kept."""
         key = (precision, lam)
         if key not in self._factors:
             if len(self._factors) >= KEPT_FACTORS:
                 self._factors.pop(next(iter(self._factors)))
-            shifted = gram / lam
+            shifted = self.gram / lam
             shifted.diagonal().add_(1 / precision)
             self._factors[key] = torch.linalg.cholesky(shifted)
         return self._factors[key]

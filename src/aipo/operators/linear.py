@@ -38,6 +38,9 @@ class LinearOperator(Operator):
         # On the normal equations rather than A A^T z = y: y need not lie in the range of A.
         return conjugate_gradient(lambda x: self.A_adjoint(self.A(x)), self.A_adjoint(y))
 
+    def adjoint_at(self, x: Tensor, u: Tensor) -> Tensor:
+        return self.A_adjoint(u)
+
     def project_affine(self, x: Tensor, y: Tensor) -> Tensor:
         """The point of {A x = y} nearest to x; if there is none, of the least-squares solutions."""
         self.check_pair(x, y)

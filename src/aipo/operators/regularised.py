@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from aipo.batch import per_image
+from aipo.batch import per_image, recording
 from aipo.operators.conjugate_gradient import conjugate_gradient
 from aipo.spectrum import Spectrum, analyse, synthesise
 
@@ -15,6 +15,7 @@ __all__ = ["solve_by_conjugate_gradients"]
 # A preconditioner needs two digits; a mask gets there in 10 to 30 iterations.
 TOLERANCE = 1e-3
 MAX_ITERATIONS = 60
+RECORDED_ITERATIONS = 24  # in a CUDA graph, which cannot stop early
 
 
 def solve_by_conjugate_gradients(
@@ -31,7 +32,7 @@ def solve_by_conjugate_gradients(
     solution = conjugate_gradient(
         lambda c: precision * analyse(normal(synthesise(c))) + regulariser * c,
         analyse(b),
-        MAX_ITERATIONS,
+        RECORDED_ITERATIONS if recording(b) else MAX_ITERATIONS,
         TOLERANCE,
         lambda r: r / diagonal,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from aipo import initial
 from aipo.adam import Adam, AdamState
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, Status, make_result
+from aipo.iterate import FINISH, Result, Solver, Status, make_result
 from aipo.problem import MapProblem
 
 __all__ = ["FixedLambda"]
@@ -69,6 +69,9 @@ class FixedLambda(Solver[FixedState]):
         if self.schedule == "cosine":
             alpha = alpha * 0.5 * (1 + torch.cos(math.pi * state.t.to(alpha.dtype) / self.steps))
         return self.adam.descend(state, evaluation.gradient(state.lam), alpha)
+
+    def finishing(self, state: FixedState) -> Tensor:
+        return state.t >= (1 - FINISH) * self.steps
 
     def result(self, problem: MapProblem, state: FixedState) -> Result:
         return make_result(state, state.lam)

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from aipo import initial
-from aipo.batch import per_image
+from aipo.batch import per_image, some
 from aipo.discrepancy import expected_chi2
 from aipo.engine import Evaluation
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, State, Status
+from aipo.iterate import FINISH, Result, Solver, State, Status
 from aipo.path import Path
 from aipo.problem import MapProblem
 from aipo.solvers.quasi_newton import TINY, local_curvature, newest, put, two_loop
@@ -56,6 +56,7 @@ class PathState(State):
         spent: evaluations spent at that lam (B,).
         direction, slope, step: the line search from the iterate; slope is the derivative of L along the direction.
         S, Y_D, Y_P: the last steps of the iterate and the changes of both gradients, (B, memory, n).
+        SS: the prior's mean curvature times those steps, likewise.
         pairs: how many pairs an image has stored so far (B,); the newest is at (pairs - 1) % memory.
         concave: at how many steps the curvature of L was not positive, at this lam (B,).
         path_*: what is known at each lam so far, (B, L, ...).
@@ -70,6 +71,7 @@ class PathState(State):
     slope: Tensor
     step: Tensor
     S: Tensor
+    SS: Tensor
     Y_D: Tensor
     Y_P: Tensor
     pairs: Tensor
@@ -142,6 +144,7 @@ class FollowPath(Solver[PathState]):
             slope=x0.new_zeros(batch),
             step=x0.new_ones(batch),
             S=history,
+            SS=history,
             Y_D=history,
             Y_P=history,
             pairs=zero,
@@ -153,18 +156,18 @@ class FollowPath(Solver[PathState]):
     def step(self, problem: MapProblem, state: PathState) -> PathState:
         evaluation = problem.evaluate(state.x)
         state = replace(state, evals=state.evals + state.running, spent=state.spent + state.running)
-        state, accepted = self._judge(state, evaluation)
+        state, accepted = self._judge(problem, state, evaluation)
         failed = state.running & ~accepted
         doubtful = failed & (state.step < DOUBTFUL_STEP) & (state.pairs > 0)
         # A search that stalls without a history has found what can be found at this lam in this precision.
         stalled = failed & (state.step < SHORTEST_STEP) & ~doubtful
-        state = self._forget(state, doubtful)
+        if some(doubtful):
+            state = self._forget(state, doubtful)
         # The direction is needed anew where the iterate moved or lam will change.
         state = self._turn(problem, state, accepted | doubtful)
         over = state.running & (accepted & (self._gap(state) < self.tolerance) | (state.spent >= self._allowed(state)))
         over = over | stalled
-        # On a GPU looking would cost more than doing it for nobody.
-        if over.is_cuda or over.any():
+        if some(over):
             state = self._record(state, over)
             state = self._advance(state, over)
             state = self._turn(problem, state, over)
@@ -182,7 +185,7 @@ class FollowPath(Solver[PathState]):
         """Of L at the iterate (B, n)."""
         return (state.grad_D + per_image(lam, state.x) * state.grad_P).flatten(1)
 
-    def _judge(self, state: PathState, evaluation: Evaluation) -> tuple[PathState, Tensor]:
+    def _judge(self, problem: MapProblem, state: PathState, evaluation: Evaluation) -> tuple[PathState, Tensor]:
         """Accept the trial points that lower L enough; the first evaluation of all is accepted if it is finite."""
         lam = self._lam(state)
         first = state.D.isnan()
@@ -190,9 +193,9 @@ class FollowPath(Solver[PathState]):
         L = state.D + lam * state.P
         # Near the minimum the decrease drowns in the rounding of two large terms; a step must not fail for that.
         rounding = 2 * torch.finfo(L.dtype).eps * (state.D.abs() + lam * state.P.abs())
-        enough = evaluation.loss(lam) <= L + ARMIJO * state.step * state.slope + rounding
+        enough = evaluation.loss(lam) <= L + ARMIJO * state.step * state.slope + rounding + lam * problem.uncertainty
         accepted = state.running & finite & (first | enough)
-        state = self._remember(state, evaluation, accepted & ~first, lam)
+        state = self._remember(problem, state, evaluation, accepted & ~first, lam)
 
         def take(new: Tensor, old: Tensor) -> Tensor:
             return torch.where(per_image(accepted, old), new, old)
@@ -212,7 +215,9 @@ class FollowPath(Solver[PathState]):
         )
         return state.stop(first & ~finite, Status.NON_FINITE), accepted
 
-    def _remember(self, state: PathState, evaluation: Evaluation, moved: Tensor, lam: Tensor) -> PathState:
+    def _remember(
+        self, problem: MapProblem, state: PathState, evaluation: Evaluation, moved: Tensor, lam: Tensor
+    ) -> PathState:
         """Store the step and the changes of both gradients, where the curvature along the step is positive."""
         s = (state.x - state.x_seen).flatten(1)
         y_D = (evaluation.grad_D - state.grad_D).flatten(1)
@@ -226,6 +231,7 @@ class FollowPath(Solver[PathState]):
         return replace(
             state,
             S=stored(state.S, s),
+            SS=stored(state.SS, problem.prior.surrogate.curvature.apply(s.view_as(state.x)).flatten(1)),
             Y_D=stored(state.Y_D, y_D),
             Y_P=stored(state.Y_P, y_P),
             pairs=state.pairs + good,
@@ -237,6 +243,7 @@ class FollowPath(Solver[PathState]):
         return replace(
             state,
             S=state.S.masked_fill(rows, 0),
+            SS=state.SS.masked_fill(rows, 0),
             Y_D=state.Y_D.masked_fill(rows, 0),
             Y_P=state.Y_P.masked_fill(rows, 0),
             pairs=state.pairs.masked_fill(which, 0),
@@ -272,9 +279,8 @@ class FollowPath(Solver[PathState]):
         spectrum = problem.prior.surrogate.curvature
         W = torch.ones_like(state.x[:, :1])
         if self.model == "local":
-            shape = state.x.shape[1:]
-            bent = spectrum.apply(state.S.view(-1, *shape)).view_as(Y)
-            W = local_curvature(Y, state.Y_D + lam[:, None, None] * bent, state.pairs, shape)
+            modelled = state.Y_D + lam[:, None, None] * state.SS
+            W = local_curvature(Y, modelled, state.pairs, state.x.shape[1:])
         # Both right-hand sides at once: the operator may have large matrices to read.
         W = W.repeat(2, 1, 1, 1)
         b = torch.cat([q, y]).view(-1, *state.x.shape[1:]) / W
@@ -336,6 +342,9 @@ class FollowPath(Solver[PathState]):
         reach = torch.minimum(2 * step, self.stride * step / moved.clamp(min=TINY)).nan_to_num()
         found = torch.searchsorted(logs, logs[state.index] + reach + 1e-6, right=True) - 1
         return torch.maximum(found, state.index + 1).clamp(max=len(logs) - 1)
+
+    def finishing(self, state: PathState) -> Tensor:
+        return state.evals >= (1 - FINISH) * self.evals
 
     def restate(self, problem: MapProblem, state: PathState) -> PathState:
         state, values = super().restate(problem, state), state.path_values.clone()

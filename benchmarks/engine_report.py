@@ -1,0 +1,109 @@
+"""The tables of docs/performance.md, from the JSON files that engine.py wrote.
+
+python benchmarks/engine_report.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "engine"
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def head(*cells: str) -> None:
+    print("\n" + row(*cells))
+    print(row(*["---"] * len(cells)))
+
+
+def speed(report: dict[str, Any]) -> None:
+    baseline = {}
+    head("prior", "batch", "method", "ms", "gradients/s", "against normflows", "TFLOP/s", "of the ceiling")
+    for r in report["speed"]:
+        key = (r["prior"], r["batch"])
+        # TarFlow has no counterpart in normflows: there the baseline is our own flow by autograd.
+        baseline.setdefault(key, r["gradients_per_second"])
+        times = f"{r['gradients_per_second'] / baseline[key]:.1f}x" + ("" if "tarflow" not in r["prior"] else " *")
+        share, flops = f"{r['share_of_ceiling']:.1%}", f"{r['tflops']:.3g}"
+        print(
+            row(
+                *key,
+                r["method"],
+                f"{r['milliseconds']:.2f}",
+                f"{r['gradients_per_second']:,.0f}",
+                times,
+                flops,
+                share,
+            )
+        )
+
+
+def errors(report: dict[str, Any]) -> None:
+    head("prior", "GFLOP per gradient", "method", "largest error of a value, nats", "of a gradient, relative")
+    seen = set()
+    for r in report["speed"]:
+        if (r["prior"], r["method"]) not in seen:
+            seen.add((r["prior"], r["method"]))
+            wrong = f"{r['error']['nats']:.2g}", f"{r['error']['gradient']:.0e}"
+            print(row(r["prior"], f"{r['gflop']:.1f}", r["method"], *wrong))
+
+
+def memory(report: dict[str, Any]) -> None:
+    methods = list(dict.fromkeys(r["method"] for r in report["memory"]))
+    head("MiB for one image", *methods)
+    for prior in dict.fromkeys(r["prior"] for r in report["memory"]):
+        found = {r["method"]: r["peak_bytes"] / 2**20 for r in report["memory"] if r["prior"] == prior}
+        print(row(prior, *(f"{found[m]:.1f}" if m in found else "-" for m in methods)))
+
+
+def sensing(report: dict[str, Any]) -> None:
+    batches = sorted({r["batch"] for r in report["sensing"]})
+    head("share of D, m = 4000", *(f"batch {b}" for b in batches))
+    for prior in dict.fromkeys(r["prior"] for r in report["sensing"]):
+        found = {r["batch"]: r["share_of_D"] for r in report["sensing"] if r["prior"] == prior}
+        print(row(prior, *(f"{max(found[b], 0):.0%}" if b in found else "-" for b in batches)))
+
+
+def solve(report: dict[str, Any]) -> None:
+    head("prior", "task", "solver", "mean difference", "largest", "seconds, exact", "seconds, fast")
+    for r in report["solve"]:
+        apart = f"{r['mean_difference']:+.3f}", f"{r['largest_difference']:.3f}"
+        print(row(r["prior"], r["task"], r["solver"], *apart, *(f"{s:.1f}" for s in r["seconds"].values())))
+
+
+def profile(report: dict[str, Any]) -> None:
+    head("prior", "share", "calls", "kernel")
+    for r in report["profile"]:
+        print(row(r["prior"], f"{r['share']:.1%}", r["count"], f"`{r['kernel']}`"))
+
+
+PARTS = {
+    "speed": ("Speed", speed),
+    "memory": ("Memory", memory),
+    "sensing": ("Compressed sensing", sensing),
+    "solve": ("Solves in fast and in exact precision", solve),
+    "profile": ("Where the time of a fast gradient goes, batch 200", profile),
+}
+
+
+def main() -> None:
+    for file in ("h200.json", "cpu.json"):
+        report = json.loads((RESULTS / file).read_text())
+        ceilings = ", ".join(f"{name} {value:.3g}" for name, value in report["ceiling_tflops"].items())
+        print(f"\n## {report['hardware']}, torch {report['torch']}, {report['threads']} threads, {report['date']}")
+        print(f"\nMatrix-multiply ceiling, TFLOP/s: {ceilings}.")
+        for part, (title, table) in PARTS.items():
+            if part in report:
+                print(f"\n### {title}")
+                table(report)
+                if part == "speed":
+                    errors(report)
+
+
+if __name__ == "__main__":
+    main()
