@@ -39,7 +39,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: text, then rows of pictures, strips and a table, each of which may be empty.
+    """A part of the page: text, then rows of pictures, strips, a table and a chart, each of which may be empty.
 
     Attributes:
         heading: The section's title.
@@ -47,6 +47,7 @@ class Section:
         rows: Pictures shown side by side, row by row.
         strips: Small pictures in a line that scrolls sideways, such as restorations over lam.
         table: The header cells and the rows of cells; the first cell of a row names it.
+        chart: A caption and a drawing as PNG, shown as wide as the page.
     """
 
     heading: str
@@ -54,6 +55,7 @@ class Section:
     rows: Sequence[Sequence[Picture]] = ()
     strips: Sequence[Sequence[Picture]] = ()
     table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
+    chart: tuple[str, bytes] | None = None
 
 
 def write_report(
@@ -111,12 +113,14 @@ def _section(name: str, section: Section) -> str:
         for strip in section.strips
     )
     table = _table(name, *section.table) if section.table else ""
+    chart = _chart(*section.chart) if section.chart else ""
     return f"""<section aria-labelledby="{name}">
 <h2 id="{name}">{escape(section.heading)}</h2>
 {_paragraphs(section.text)}
 {rows}
 {strips}
 {table}
+{chart}
 </section>"""
 
 
@@ -130,6 +134,12 @@ def _figure(picture: Picture) -> str:
         f'<figure{mark}><img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
         f"<figcaption>{escape(picture.caption)}{note}</figcaption></figure>\n"
     )
+
+
+def _chart(caption: str, png: bytes) -> str:
+    data = base64.b64encode(png).decode("ascii")
+    image = f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}">'
+    return f'<figure class="chart">{image}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
 def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -196,6 +206,8 @@ section + section {{ padding-top: 2rem; border-top: 1px solid var(--line); }}
 figure {{ margin: 0; width: {PICTURE_WIDTH}px; }}
 img {{ display: block; width: 100%; image-rendering: pixelated; box-shadow: 0 0 0 1px var(--line); }}
 figcaption {{ margin-top: .45rem; font-size: .9rem; line-height: 1.35; overflow-wrap: anywhere; }}
+.chart {{ width: auto; margin: 1.25rem 0; }}
+.chart img {{ image-rendering: auto; }}
 .strip {{ display: flex; gap: .6rem; margin: 1.25rem 0; padding: .3rem .3rem .8rem; overflow-x: auto; }}
 .strip figure {{ flex: 0 0 {PICTURE_WIDTH // 2}px; width: auto; }}
 .strip figcaption {{ font-size: .8rem; }}

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["TrainingBar", "complain", "print_card", "print_json", "print_line", "print_table"]
+__all__ = ["BenchBar", "TrainingBar", "complain", "print_card", "print_json", "print_line", "print_table"]
 
 
 def complain(message: str) -> None:
@@ -53,6 +53,36 @@ def _printable(text: str) -> str:
 
 def print_json(document: object) -> None:
     print(json.dumps(document, indent=2))
+
+
+class BenchBar:
+    """A bar over the files of a benchmark, with what is being measured and the time left."""
+
+    def __init__(self, show: bool):
+        self.bar = Progress(
+            BarColumn(20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=Console(stderr=True),
+            disable=not show,
+        )
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> BenchBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+    def report(self, total: int, done: int, text: str) -> None:
+        if self.task is None:
+            # What an earlier run did is not part of this one's speed.
+            self.bar.start()
+            self.task = self.bar.add_task(text, total=total, completed=done)
+        self.bar.update(self.task, completed=done, description=text)
 
 
 class TrainingBar:

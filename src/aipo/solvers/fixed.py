@@ -21,6 +21,7 @@ __all__ = ["FixedLambda"]
 @dataclass(frozen=True)
 class FixedState(AdamState):
     lam: Tensor
+    steps: Tensor
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class FixedLambda(Solver[FixedState]):
     """Minimise L(.; lam) with Adam, lam fixed from the first step to the last.
 
     Arguments:
-        steps: number of updates; a final evaluation at the last point makes it steps + 1 gradient evaluations.
+        steps: number of updates, for all images or one for each; a final evaluation at the last point makes it
+            steps + 1 gradient evaluations.
         alpha: step size, on the [0, 1] scale of the image.
         schedule: "constant" as in the paper's baselines, or "cosine" decay to zero, which reaches far lower losses.
         adam: Adam's remaining options.
@@ -39,7 +41,7 @@ class FixedLambda(Solver[FixedState]):
     state_type: ClassVar = FixedState
     capturable: ClassVar = True
 
-    steps: int = 500
+    steps: int | tuple[int, ...] = 500
     alpha: float = 0.05
     schedule: Literal["constant", "cosine"] = "constant"
     adam: Adam = Adam()
@@ -50,31 +52,38 @@ class FixedLambda(Solver[FixedState]):
         return cls(steps, alpha, "cosine", Adam(beta2=0.95))
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not self.alpha > 0:
+        if min(self._each_steps) < 1 or not self.alpha > 0:
             raise InputError(f"steps must be >= 1 and alpha > 0, got {self.steps} and {self.alpha}")
         if self.schedule not in ("constant", "cosine"):
             raise InputError(f"schedule must be constant or cosine, got {self.schedule}")
+
+    @property
+    def _each_steps(self) -> tuple[int, ...]:
+        return (self.steps,) if isinstance(self.steps, int) else self.steps
 
     def start(self, problem: MapProblem, progress: bool) -> tuple[Tensor, Tensor | int]:
         return initial.zero(problem), 0
 
     def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> FixedState:
         problem.operator.check_image(x0)
-        return FixedState.fresh(x0, lam=problem.lam_tensor(lam))
+        if len(self._each_steps) not in (1, len(x0)):
+            raise InputError(f"there are {len(self._each_steps)} numbers of steps for {len(x0)} images")
+        steps = torch.tensor(self._each_steps, device=x0.device).expand(len(x0)).clone()
+        return FixedState.fresh(x0, lam=problem.lam_tensor(lam), steps=steps)
 
     def step(self, problem: MapProblem, state: FixedState) -> FixedState:
         state, evaluation = state.observe(problem)
-        state = state.stop(state.t >= self.steps, Status.DONE)
+        state = state.stop(state.t >= state.steps, Status.DONE)
         alpha = state.lam.new_full(state.lam.shape, self.alpha)
         if self.schedule == "cosine":
-            alpha = alpha * 0.5 * (1 + torch.cos(math.pi * state.t.to(alpha.dtype) / self.steps))
+            alpha = alpha * 0.5 * (1 + torch.cos(math.pi * state.t.to(alpha.dtype) / state.steps))
         return self.adam.descend(state, evaluation.gradient(state.lam), alpha)
 
     def finishing(self, state: FixedState) -> Tensor:
-        return state.t >= (1 - FINISH) * self.steps
+        return state.t >= (1 - FINISH) * state.steps
 
     def result(self, problem: MapProblem, state: FixedState) -> Result:
         return make_result(state, state.lam)
 
     def budget(self, state: FixedState) -> int:
-        return self.steps + 1
+        return max(self._each_steps) + 1

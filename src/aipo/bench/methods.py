@@ -1,0 +1,126 @@
+"""How each method solves a chunk of images at every lam.
+
+Baselines get as many gradient evaluations, image by image, as AIPO took at the same lam. Where AIPO's start, the
+maximum-likelihood solution, cost evaluations of its own, the starts that cost nothing get those too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from aipo.bench.work import Work
+from aipo.iterate import Result
+from aipo.path import Path
+from aipo.solvers.amortized import Amortized
+from aipo.solvers.fixed import FixedLambda
+from aipo.solvers.path import FollowPath, follow_path
+
+__all__ = ["METHODS", "Method", "Outcome"]
+
+PATH_EVALS = 90
+# Of the decayed Adam. Chosen on validation faces (docs/method.md): 0.01 to 0.05 end within a few nats of each other.
+TUNED_ALPHA = 0.03
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Solutions x (L, B, C, H, W); their D, P and evaluations (L, B); status[l][b]."""
+
+    x: Tensor
+    D: Tensor
+    P: Tensor
+    evals: Tensor
+    status: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """`needs` names the methods whose evaluations it takes as its budget."""
+
+    name: str
+    title: str
+    solve: Callable[[Work], Outcome]
+    settings: str
+    needs: tuple[str, ...] = ()
+
+
+def _unfold(work: Work, result: Result, extra: Tensor | int = 0) -> Outcome:
+    """A result of `work.repeated`; `extra` evaluations were spent on the start (B,)."""
+    count = len(work.lambdas)
+    status = [result.status[i * len(work.truth) : (i + 1) * len(work.truth)] for i in range(count)]
+    parts = (tensor.unflatten(0, (count, -1)) for tensor in (result.x, result.D, result.P, result.evals))
+    x, D, P, evals = parts
+    return Outcome(x, D, P, evals + extra, status)
+
+
+def _aipo(work: Work) -> Outcome:
+    """Algorithm 2 from the maximum-likelihood start, whose evaluations are counted too."""
+    result = AIPO.solve(work.repeated, work.lam, work.repeat(work.mle.x))
+    return _unfold(work, result, work.mle.evals)
+
+
+def _with_the_same_budget(work: Work, solver: FixedLambda, x0: Tensor, spent: Tensor | int) -> Outcome:
+    steps = (work.evals["aipo"].to(x0.device) - spent - 1).flatten().tolist()
+    solver = FixedLambda(tuple(steps), solver.alpha, solver.schedule, solver.adam)
+    return _unfold(work, solver.solve(work.repeated, work.lam, work.repeat(x0)), spent)
+
+
+def _from_mle(solver: FixedLambda) -> Callable[[Work], Outcome]:
+    return lambda work: _with_the_same_budget(work, solver, work.mle.x, work.mle.evals)
+
+
+def _from_random(solver: FixedLambda) -> Callable[[Work], Outcome]:
+    return lambda work: _with_the_same_budget(work, solver, work.random, 0)
+
+
+def _from_zero(solver: FixedLambda) -> Callable[[Work], Outcome]:
+    return lambda work: _with_the_same_budget(work, solver, work.zero, 0)
+
+
+def _path(work: Work) -> Outcome:
+    """All lam along one path; evaluations are those spent by the time a lam was done, so the last counts for all."""
+    path = follow_path(work.problem, work.lambdas, evals=PATH_EVALS)
+    x, D, P, evals = (_padded(getattr(path, name), len(work.lambdas)) for name in ("x", "D", "P", "evals"))
+    return Outcome(x, D, P, evals, [path.status] * len(work.lambdas))
+
+
+def _padded(values: Tensor, count: int) -> Tensor:
+    """(B, L', ...) -> (L, B, ...): NaN at lam that no image reached."""
+    missing = values.new_full((len(values), count - values.shape[1], *values.shape[2:]), torch.nan)
+    return torch.cat([values, missing], dim=1).transpose(0, 1)
+
+
+def _lbfgs(work: Work) -> Outcome:
+    """Plain L-BFGS from the maximum-likelihood start, at each lam on its own, with AIPO's mean budget there."""
+    found = []
+    for lam, spent in zip(work.lambdas, work.evals["aipo"], strict=True):
+        budget = int((spent.to(work.truth.device) - work.mle.evals).double().mean())
+        solver = FollowPath((lam,), max(budget, 1), tolerance=0.0, model="none")
+        found.append(cast(Path, solver.solve(work.problem, lam, work.mle.x)))
+    x, D, P, evals = (torch.stack([getattr(path, name)[:, 0] for path in found]) for name in ("x", "D", "P", "evals"))
+    return Outcome(x, D, P, evals + work.mle.evals, [path.status for path in found])
+
+
+AIPO = Amortized()
+CONSTANT, DECAYED = FixedLambda(), FixedLambda.decayed(alpha=TUNED_ALPHA)
+BUDGET = ("aipo",)
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("aipo", "AIPO", _aipo, repr(AIPO)),
+        Method("mle_init", "MLE init", _from_mle(CONSTANT), f"mle, {CONSTANT!r}", BUDGET),
+        Method("random_init", "Random init", _from_random(CONSTANT), f"random, {CONSTANT!r}", BUDGET),
+        Method("zero_init", "Zero init", _from_zero(CONSTANT), f"zero, {CONSTANT!r}", BUDGET),
+        Method("path", "follow_path", _path, repr(FollowPath(evals=PATH_EVALS))),
+        Method("adam_mle", "decayed Adam from MLE", _from_mle(DECAYED), f"mle, {DECAYED!r}", BUDGET),
+        Method("adam_random", "decayed Adam from random", _from_random(DECAYED), f"random, {DECAYED!r}", BUDGET),
+        Method("adam_zero", "decayed Adam from zero", _from_zero(DECAYED), f"zero, {DECAYED!r}", BUDGET),
+        Method("lbfgs", "L-BFGS from MLE", _lbfgs, "mle, L-BFGS, memory 40", BUDGET),
+    )
+}

@@ -1,0 +1,126 @@
+"""Results on disk: one row per image and lam, one parquet file for each chunk of images and method.
+
+A file's name says what it holds, and ends in a hash of every setting that its numbers depend on. So a finished chunk is
+recognised by its name alone, and a run with other settings never meets the rows of this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aipo.errors import InputError
+from aipo.files import write_atomically
+
+__all__ = ["Cell", "Setup", "Store"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings that all rows of one table share."""
+
+    lambdas: tuple[float, ...]
+    precision: str
+    seed: int
+    format: int = FORMAT
+
+    @property
+    def key(self) -> str:
+        return _hash(asdict(self))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A chunk of images solved by one method at every lam."""
+
+    prior: str
+    prior_sha256: str
+    task: str
+    split: str
+    fingerprint: str
+    method: str
+    settings: str
+    start: int
+    stop: int
+
+    def name(self, setup: Setup) -> str:
+        where = f"{self.prior}.{self.task}.{self.split}.{self.start:04}-{self.stop:04}.{self.method}"
+        return f"{where}.{_hash([asdict(self), asdict(setup)])}"
+
+
+class Store:
+    """A folder of rows, and beside it one of pictures for those who want to look at some."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "rows"
+        self.pictures = folder / "pictures"
+
+    def has(self, cell: Cell, setup: Setup) -> bool:
+        return self._file(cell, setup).exists()
+
+    def write(self, cell: Cell, setup: Setup, rows: list[dict[str, Any]]) -> None:
+        pa, pq = _pyarrow()
+        common = {"prior": cell.prior, "task": cell.task, "split": cell.split, "method": cell.method}
+        table = pa.Table.from_pylist([{**common, **row, "setup": setup.key} for row in rows])
+        table = table.replace_schema_metadata({"cell": json.dumps(asdict(cell)), "setup": json.dumps(asdict(setup))})
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._file(cell, setup), buffer.getvalue())
+
+    def write_pictures(self, cell: Cell, setup: Setup, arrays: dict[str, np.ndarray]) -> None:
+        """Keep some pictures of a cell (uint8), by name."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.pictures / f"{cell.name(setup)}.npz", buffer.getvalue())
+
+    def read_pictures(self, setup: str) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """The cell and the pictures of every file of a setup."""
+        for file in sorted(self.pictures.glob("*.npz")):
+            with np.load(file, allow_pickle=False) as arrays:
+                about = json.loads(str(arrays["about"]))
+                if about["setup"] == setup:
+                    yield about, {name: arrays[name] for name in arrays.files if name != "about"}
+
+    def read(self, cell: Cell, setup: Setup) -> list[dict[str, Any]]:
+        return self._read(self._file(cell, setup))
+
+    def read_all(self) -> list[dict[str, Any]]:
+        """Every row of the folder, of every setup."""
+        files = sorted(self.folder.glob("*.parquet"))
+        if not files:
+            raise InputError(f"{self.folder}: no results; run `aipo bench run` first")
+        return [row for file in files for row in self._read(file)]
+
+    def _read(self, file: Path) -> list[dict[str, Any]]:
+        pa, pq = _pyarrow()
+        try:
+            return pq.read_table(file).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{file}: not a readable result ({error}); delete it to have it measured again") from None
+
+    def _file(self, cell: Cell, setup: Setup) -> Path:
+        return self.folder / f"{cell.name(setup)}.parquet"
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("the benchmark stores its results with pyarrow: pip install 'aipo[bench]'") from None
+    return pyarrow, pyarrow.parquet

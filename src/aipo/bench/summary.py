@@ -1,0 +1,174 @@
+"""Tables, curves and verdicts from a folder of results, as Markdown, LaTeX, CSV and one self-contained HTML page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from aipo.bench.methods import METHODS
+from aipo.bench.protocol import PROTOCOLS, TASKS
+from aipo.bench.store import Store
+from aipo.bench.tables import METRICS, Key, Number, aggregate, one_setup, rows_of, to_csv, to_latex, to_markdown
+from aipo.files import write_atomically
+from aipo.report import Picture, Section, write_report
+
+__all__ = ["verdicts", "write_summary"]
+
+TITLES = {"map_loss": "MAP loss, nats", "psnr": "PSNR, dB"}
+
+
+def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
+    """Write tables.md, tables.tex, tables.csv, curves.png and report.html beside the results."""
+    rows = one_setup(Store(folder).read_all(), setup)
+    numbers = aggregate(rows)
+    findings = verdicts(numbers, rows)
+    markdown, latex, sections = ["# Results\n", *(f"- {line}" for line in findings), ""], [], []
+    for task, prior, split, methods in _tables(numbers):
+        for metric in METRICS:
+            caption = f"{TASKS[task].title}; {prior}; {split} images; {TITLES[metric]}"
+            header, body = rows_of(numbers, metric, task, prior, split, methods, beside=True)
+            markdown += [f"## {caption}\n", to_markdown(header, body)]
+            latex.append(to_latex(header, body, caption))
+            sections.append(Section(caption, table=(header, body)))
+    curves = draw_curves(numbers)
+    files = {
+        "tables.md": "\n".join(markdown).encode(),
+        "tables.tex": "\n".join(latex).encode(),
+        "tables.csv": to_csv(numbers).encode(),
+        "curves.png": curves,
+    }
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    page = folder / "report.html"
+    intro = "Mean and standard error over images; the paper's numbers in brackets.\n\n" + "\n\n".join(findings)
+    sections = [*gallery(Store(folder), rows), *sections]
+    chart = Section("Over lam", chart=("Mean loss and PSNR against lam, by task, prior and split", curves))
+    write_report(page, "AIPO benchmark", intro, [chart, *sections], _settings(rows))
+    return [*(folder / name for name in files), page]
+
+
+def _tables(numbers: dict[Key, Number]) -> Iterable[tuple[str, str, str, list[str]]]:
+    """Task, prior, split and the methods there, in the order of the protocols."""
+    found = {(key.task, key.prior, key.split) for key in numbers}
+    splits = ("test", "ood", "fairface")
+    for task, prior, split in sorted(found, key=lambda f: (list(TASKS).index(f[0]), f[1], splits.index(f[2]))):
+        here = {key.method for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)}
+        yield task, prior, split, [name for name in METHODS if name in here]
+
+
+def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
+    """What of the paper's claim holds here, counted."""
+    lines = []
+    ours = PROTOCOLS["paper"].methods
+    cells = {(k.task, k.prior, k.split, k.lam) for k in numbers if k.metric == "map_loss"}
+
+    def loss(cell: tuple[str, str, str, float], method: str) -> float | None:
+        number = numbers.get(Key("map_loss", *cell, method))
+        return number.mean if number else None
+
+    complete = [cell for cell in cells if all(loss(cell, m) is not None for m in ours)]
+    if complete:
+        won = sum(min(ours, key=lambda m: loss(cell, m) or 0) == "aipo" for cell in complete)
+        lines.append(f"AIPO has the lowest mean loss of the paper's four methods in {won} of {len(complete)} cells.")
+    both = [cell for cell in cells if loss(cell, "path") is not None and loss(cell, "aipo") is not None]
+    if both:
+        lower = sum((loss(cell, "path") or 0) < (loss(cell, "aipo") or 0) for cell in both)
+        spent = _evaluations(rows, "path", last=True) / _evaluations(rows, "aipo", last=False)
+        lines.append(
+            f"follow_path has a lower mean loss than AIPO in {lower} of {len(both)} cells, with {spent:.1%} of its "
+            "evaluations (all lam together)."
+        )
+    failed = sum(row["status"] not in ("done", "max evaluations") for row in rows)
+    lines.append(f"{len(rows)} rows; {failed} solves did not end as they should.")
+    return lines
+
+
+def gallery(store: Store, rows: list[dict[str, Any]]) -> list[Section]:
+    """The pictures that were kept: for each task and prior the truth, what was observed, and every method.
+
+    At the lam where the methods are best on average, so that none is shown at a weight that does not suit it.
+    """
+    quality = {(r["prior"], r["task"], r["split"], r["method"], r["lam"], r["image"]): r["psnr"] for r in rows}
+    shown: dict[tuple[str, str], dict[tuple[str, int], list[Picture]]] = {}
+    best: dict[tuple[str, str], float] = {}
+    kept = list(store.read_pictures(rows[0]["setup"]))
+    order = list(METHODS)
+    for about, arrays in sorted(kept, key=lambda pair: (pair[0]["split"] != "test", order.index(pair[0]["method"]))):
+        where = (about["task"], about["prior"])
+        if where not in best:
+            best[where] = _best_lam(quality, about)
+        lam = best[where]
+        for i in range(len(arrays["truth"])):
+            line = shown.setdefault(where, {}).setdefault((about["split"], i), [])
+            if not line:
+                line.append(Picture("truth", _image(arrays["truth"][i]), about["split"]))
+                line.append(Picture("observed", _image(arrays["observed"][i])))
+            restored = _image(arrays["restored"][about["lambdas"].index(lam)][i])
+            dB = quality[about["prior"], about["task"], about["split"], about["method"], lam, about["start"] + i]
+            line.append(Picture(METHODS[about["method"]].title, restored, f"{dB:.2f} dB"))
+    return [
+        Section(f"{TASKS[task].title}; {prior}", f"Restored at lam = {best[task, prior]:g}.", rows=list(lines.values()))
+        for (task, prior), lines in shown.items()
+    ]
+
+
+def _best_lam(quality: dict[tuple[Any, ...], float], about: dict[str, Any]) -> float:
+    def mean(lam: float) -> float:
+        found = [dB for key, dB in quality.items() if key[:2] == (about["prior"], about["task"]) and key[4] == lam]
+        return sum(found) / len(found)
+
+    return max(about["lambdas"], key=mean)
+
+
+def _image(pixels: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+
+
+def _evaluations(rows: list[dict[str, Any]], method: str, last: bool) -> float:
+    """Mean evaluations of an image for all lam: those at the last lam of a path, or the sum of separate solves."""
+    mine = [row for row in rows if row["method"] == method]
+    images = {(row["prior"], row["task"], row["split"], row["image"]) for row in mine}
+    top = max(row["lam"] for row in mine)
+    return sum(row["evals"] for row in mine if row["lam"] == top or not last) / len(images)
+
+
+def _settings(rows: list[dict[str, Any]]) -> dict[str, object]:
+    names = ("setup", "precision", "seed", "device", "torch", "aipo", "commit", "date")
+    return {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in names}
+
+
+def draw_curves(numbers: dict[Key, Number]) -> bytes:
+    """A row for each task and metric, a column for each prior and split."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = list(_tables(numbers))
+    tasks = list(dict.fromkeys(task for task, *_ in shown))
+    columns = list(dict.fromkeys((prior, split) for _, prior, split, _ in shown))
+    lines = [(task, metric) for task in tasks for metric in METRICS]
+    figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(lines), len(columns), squeeze=False)
+    for task, prior, split, methods in shown:
+        for metric in METRICS:
+            axis = axes[lines.index((task, metric)), columns.index((prior, split))]
+            for method in methods:
+                key = (metric, task, prior, split, method)
+                found = {
+                    k.lam: n.mean for k, n in numbers.items() if (k.metric, k.task, k.prior, k.split, k.method) == key
+                }
+                lambdas = sorted(found)
+                axis.plot(lambdas, [found[lam] for lam in lambdas], "o-", ms=3, label=METHODS[method].title)
+            axis.set_title(f"{task}, {prior}, {split}", fontsize=8)
+            axis.set_ylabel(TITLES[metric], fontsize=8)
+            axis.tick_params(labelsize=7)
+            axis.grid(alpha=0.3)
+    axes[0, 0].legend(fontsize=7)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()

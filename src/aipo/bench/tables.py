@@ -1,0 +1,138 @@
+"""Means and standard errors of every cell, and tables of them beside the paper's."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aipo.errors import InputError
+
+__all__ = ["Key", "Number", "aggregate", "one_setup", "paper_numbers", "rows_of", "to_csv", "to_latex", "to_markdown"]
+
+METRICS = ("map_loss", "psnr")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A number of a table."""
+
+    metric: str
+    task: str
+    prior: str
+    split: str
+    lam: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Number:
+    mean: float
+    se: float
+    count: int = 0
+
+    def text(self, digits: int) -> str:
+        return f"{self.mean:.{digits}f} ± {self.se:.{digits}f}"
+
+
+def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict[str, Any]]:
+    """The rows of one setup, each image once; where chunks overlap, of the one that was measured last."""
+    setups = sorted({row["setup"] for row in rows})
+    if setup is None and len(setups) > 1:
+        raise InputError(f"these results have different settings; choose one with --setup: {', '.join(setups)}")
+    chosen = setup or setups[0]
+    if chosen not in setups:
+        raise InputError(f"no results have the setup {chosen}; there are {', '.join(setups)}")
+    unique: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted((row for row in rows if row["setup"] == chosen), key=lambda row: row["date"]):
+        unique[tuple(row[k] for k in ("prior", "task", "split", "method", "lam", "image"))] = row
+    return list(unique.values())
+
+
+def aggregate(rows: Iterable[dict[str, Any]]) -> dict[Key, Number]:
+    """Mean and standard error over images. Images whose loss is not finite are left out, and counted as missing."""
+    values: dict[Key, list[float]] = defaultdict(list)
+    for row in rows:
+        for metric, column in zip(METRICS, ("loss", "psnr"), strict=True):
+            if math.isfinite(row[column]):
+                prior = row["prior"].removeprefix("celeba64-")
+                values[Key(metric, row["task"], prior, row["split"], row["lam"], row["method"])].append(row[column])
+    return {key: _number(found) for key, found in values.items()}
+
+
+def _number(values: list[float]) -> Number:
+    se = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return Number(statistics.fmean(values), se, len(values))
+
+
+def paper_numbers() -> dict[Key, Number]:
+    """The 640 numbers of the paper's tables."""
+    with (Path(__file__).parent / "paper.csv").open(newline="") as file:
+        return {
+            Key(r["metric"], r["task"], r["prior"], r["split"], float(r["lam"]), r["method"]): Number(
+                float(r["mean"]), float(r["se"])
+            )
+            for r in csv.DictReader(file)
+        }
+
+
+def rows_of(
+    numbers: dict[Key, Number], metric: str, task: str, prior: str, split: str, methods: Iterable[str], beside: bool
+) -> tuple[list[str], list[list[str]]]:
+    """One table: a row for each lam, a column for each method, with the paper's number in brackets if `beside`."""
+    paper = paper_numbers() if beside else {}
+    digits = 0 if metric == "map_loss" else 2
+    methods = list(methods)
+    lambdas = sorted({key.lam for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)})
+    body = []
+    for lam in lambdas:
+        cells = []
+        for method in methods:
+            key = Key(metric, task, prior, split, lam, method)
+            text = numbers[key].text(digits) if key in numbers else "-"
+            cells.append(f"{text} ({paper[key].text(digits)})" if key in paper else text)
+        body.append([f"{lam:g}", *cells])
+    return ["lam", *methods], body
+
+
+def to_markdown(header: list[str], body: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def to_latex(header: list[str], body: list[list[str]], caption: str) -> str:
+    def line(cells: list[str]) -> str:
+        return " & ".join(cell.replace("_", r"\_").replace("±", r"$\pm$") for cell in cells) + r" \\"
+
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{caption.replace('_', chr(92) + '_')}}}",
+            rf"\begin{{tabular}}{{{'l' + 'r' * (len(header) - 1)}}}",
+            r"\hline",
+            line(header),
+            r"\hline",
+            *(line(row) for row in body),
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def to_csv(numbers: dict[Key, Number]) -> str:
+    """Every number beside the paper's, one line each."""
+    paper = paper_numbers()
+    lines = ["metric,task,prior,split,lam,method,mean,se,count,paper_mean,paper_se"]
+    for key in sorted(numbers, key=lambda k: (k.metric, k.task, k.prior, k.split, k.lam, k.method)):
+        n, theirs = numbers[key], paper.get(key)
+        known = f"{theirs.mean:g},{theirs.se:g}" if theirs else ","
+        where = f"{key.metric},{key.task},{key.prior},{key.split},{key.lam:g},{key.method}"
+        lines.append(f"{where},{n.mean:.6g},{n.se:.4g},{n.count},{known}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,86 @@
+"""One chunk of images with one prior and one task: the measurements, and what several methods share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from aipo import initial
+from aipo.bench.protocol import Task
+from aipo.engine import Precision
+from aipo.iterate import Result
+from aipo.operators import Operator
+from aipo.prior import Prior
+from aipo.problem import MapProblem
+
+__all__ = ["Work"]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Measurements and random starts belong to an image, by its number: they do not depend on how chunks are cut.
+
+    Attributes:
+        truth: images (B, C, H, W) on the device.
+        numbers: of the images in their split.
+        lambdas: the weights at which every image is to be solved.
+        evals: what the methods that ran before have spent, by name: (L, B).
+    """
+
+    prior: Prior
+    task: Task
+    operator: Operator
+    truth: Tensor
+    numbers: tuple[int, ...]
+    lambdas: tuple[float, ...]
+    seed: int
+    precision: Precision
+    evals: dict[str, Tensor]
+
+    @cached_property
+    def y(self) -> Tensor:
+        pairs = zip(self.truth.split(1), self.numbers, strict=True)
+        return torch.cat([self.operator.measure(x, self.task.noise, self._seed(i)) for x, i in pairs])
+
+    @cached_property
+    def problem(self) -> MapProblem:
+        """Of the images, once each."""
+        return MapProblem(self.prior, self.operator, self.task.noise, self.y, self.precision)
+
+    @cached_property
+    def repeated(self) -> MapProblem:
+        """Of the images once for each lam: lam by lam, all in one batch."""
+        y = self.y.repeat(len(self.lambdas), *[1] * (self.y.ndim - 1))
+        return MapProblem(self.prior, self.operator, self.task.noise, y, self.precision)
+
+    @property
+    def lam(self) -> Tensor:
+        """The weights of `repeated` (L * B,)."""
+        return torch.tensor(self.lambdas, device=self.truth.device).repeat_interleave(len(self.truth))
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """Images (B, ...) once for each lam."""
+        return x.repeat(len(self.lambdas), *[1] * (x.ndim - 1))
+
+    @cached_property
+    def mle(self) -> Result:
+        """The maximum-likelihood start, found once for all lam and methods."""
+        return initial.mle(self.problem)
+
+    @cached_property
+    def zero(self) -> Tensor:
+        return initial.zero(self.problem)
+
+    @cached_property
+    def random(self) -> Tensor:
+        n = self.prior.flow.num_dims
+        latents = [torch.randn(1, n, generator=torch.Generator().manual_seed(self._seed(i) + 1)) for i in self.numbers]
+        with torch.no_grad():
+            return self.prior.flow.decode(torch.cat(latents).to(self.truth))
+
+    def _seed(self, number: int) -> int:
+        # Far apart, so that no image's noise is another's start.
+        return (self.seed << 32) + 1000 * number

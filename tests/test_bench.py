@@ -1,0 +1,277 @@
+"""The benchmark: equal budgets, rows that do not depend on how the work is cut, resume, and tables."""
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import aipo
+from aipo.bench.methods import METHODS, PATH_EVALS
+from aipo.bench.pictures import Pictures, default_pictures
+from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
+from aipo.bench.runner import Plan, run
+from aipo.bench.store import Store
+from aipo.bench.summary import verdicts
+from aipo.bench.tables import Key, aggregate, one_setup, paper_numbers
+from aipo.bench.work import Work
+from aipo.cli import app
+from aipo.errors import InputError
+from aipo.flows import GaussianFlow
+from aipo.prior import load_prior_files, save_prior_files
+
+SHAPE = (3, 16, 16)
+
+
+@pytest.fixture(scope="module")
+def prior_file(tmp_path_factory):
+    """A small prior on disk, as a user's own would be: a Gaussian, whose gradients take no time."""
+    n = 3 * 16 * 16
+    noise = torch.randn(n, n, generator=torch.Generator().manual_seed(0)).tril(-1)
+    flow = GaussianFlow(SHAPE, factor=0.2 * torch.eye(n) + 0.004 * noise)
+    path = tmp_path_factory.mktemp("prior") / "tiny.safetensors"
+    card = {"name": "tiny", "bits": 5, "data": "none", "licence": "none", "metrics": {}}
+    save_prior_files(flow, card, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return Pictures(torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(3)), "random")
+
+
+def make_plan(prior_file, pictures, **changes):
+    options = {
+        "protocol": replace(PROTOCOLS["paper"], splits=("test",)),
+        "pictures": {"test": pictures},
+        "priors": (str(prior_file),),
+        "tasks": ("denoise", "inpaint"),
+        "methods": PROTOCOLS["paper"].methods,
+        "lambdas": (0.5,),
+        "subset": 2,
+        "chunk": 2,
+    }
+    return Plan(**{**options, **changes})
+
+
+def without_clocks(rows):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(prior_file, pictures, tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("bench"))
+    plan = make_plan(prior_file, pictures)
+    tally = run(plan, store)
+    assert (tally.total, tally.written, tally.left) == (8, 8, 0)
+    return plan, store
+
+
+def test_every_image_lam_and_method_has_a_row(finished):
+    _, store = finished
+    rows = store.read_all()
+    keys = {(r["task"], r["split"], r["method"], r["lam"], r["image"]) for r in rows}
+    assert len(keys) == len(rows) == 2 * 4 * 1 * 2
+    for row in rows:
+        assert row["status"] == "done"
+        assert row["loss"] == pytest.approx(row["D"] + row["lam"] * row["P"])
+        assert row["psnr"] > 0
+        assert -1 <= row["ssim"] <= 1
+        assert row["prior_sha256"]
+        assert row["torch"] == torch.__version__
+
+
+def test_methods_spend_the_same_on_each_image(finished):
+    _, store = finished
+    spent = {(r["task"], r["split"], r["image"], r["method"]): r["evals"] for r in store.read_all()}
+    for (task, split, image, _), evals in spent.items():
+        assert evals == spent[task, split, image, "aipo"]
+    # Inpainting pays for its start, denoising has it for nothing.
+    assert min(e for (task, *_), e in spent.items() if task == "inpaint") > 500
+
+
+def test_a_second_run_does_nothing(finished):
+    plan, store = finished
+    before = {file: file.stat().st_mtime_ns for file in store.folder.iterdir()}
+    tally = run(plan, store)
+    assert (tally.present, tally.written) == (8, 0)
+    assert {file: file.stat().st_mtime_ns for file in store.folder.iterdir()} == before
+
+
+def test_a_lost_file_comes_back_the_same(finished):
+    plan, store = finished
+    rows = without_clocks(store.read_all())
+    for file in random.Random(0).sample(sorted(store.folder.glob("*.parquet")), 3):
+        file.unlink()
+    assert run(plan, store).written == 3
+    assert without_clocks(store.read_all()) == rows
+
+
+def test_other_settings_never_mix(finished, prior_file, pictures):
+    plan, store = finished
+    assert len(one_setup(store.read_all())) == 16
+    other = make_plan(prior_file, pictures, seed=1, tasks=("denoise",), methods=("aipo",))
+    assert run(other, store).written == 1
+    with pytest.raises(InputError, match="--setup"):
+        one_setup(store.read_all())
+    assert len(one_setup(store.read_all(), plan.setup.key)) == 16
+    assert len(one_setup(store.read_all(), other.setup.key)) == 2
+    with pytest.raises(InputError, match="no results have the setup"):
+        one_setup(store.read_all(), "nonsense")
+    for file in store.folder.glob("*.parquet"):
+        if store._read(file)[0]["setup"] == other.setup.key:
+            file.unlink()
+
+
+def test_a_spent_budget_begins_nothing(prior_file, pictures, tmp_path):
+    tally = run(make_plan(prior_file, pictures, minutes=0.0), Store(tmp_path))
+    assert (tally.written, tally.left) == (0, 8)
+
+
+def test_a_baseline_needs_the_method_whose_budget_it_gets(prior_file, pictures, tmp_path):
+    with pytest.raises(InputError, match="evaluations of aipo"):
+        run(make_plan(prior_file, pictures, methods=("zero_init",)), Store(tmp_path))
+
+
+def test_measurements_and_starts_belong_to_the_image_not_to_the_chunk(prior_file, pictures):
+    prior = load_prior_files(prior_file)
+    operator = TASKS["inpaint"].make_operator(SHAPE)
+
+    def work(numbers):
+        truth = pictures.images[list(numbers)]
+        return Work(prior, TASKS["inpaint"], operator, truth, tuple(numbers), (0.5,), 0, "exact", {})
+
+    whole, part = work(range(4)), work((2, 3))
+    assert torch.equal(whole.y[2:], part.y)
+    torch.testing.assert_close(whole.random[2:], part.random)
+    assert not torch.equal(whole.y[0] - whole.truth[0], whole.y[1] - whole.truth[1])
+
+
+def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures, tmp_path):
+    store = Store(tmp_path)
+    plan = make_plan(
+        prior_file,
+        pictures,
+        methods=PROTOCOLS["fair"].methods,
+        tasks=("denoise",),
+        lambdas=(0.5, 1.0),
+        subset=1,
+    )
+    run(plan, store)
+    rows = store.read_all()
+    assert {row["method"] for row in rows} == set(PROTOCOLS["fair"].methods)
+    aipo_spent = {(r["split"], r["lam"]): r["evals"] for r in rows if r["method"] == "aipo"}
+    for row in rows:
+        assert row["evals"] <= (PATH_EVALS if row["method"] == "path" else aipo_spent[row["split"], row["lam"]])
+    numbers = aggregate(rows)
+    lines = " ".join(verdicts(numbers, rows))
+    assert "follow_path has a lower mean loss than AIPO in" in lines
+    # With a Gaussian all methods should find the same minimum; the paper's constant step ends a little above it.
+    for lam in (0.5, 1.0):
+        at = {m: numbers[Key("map_loss", "denoise", "tiny", "test", lam, m)].mean for m in plan.methods}
+        assert max(at["path"], at["adam_mle"], at["lbfgs"]) < at["aipo"] + 0.1
+
+
+def test_the_papers_numbers_are_all_there():
+    numbers = paper_numbers()
+    assert len(numbers) == 640
+    assert numbers[Key("map_loss", "denoise", "realnvp", "test", 0.3, "aipo")].mean == -9956.0
+    assert {key.method for key in numbers} == set(PROTOCOLS["paper"].methods)
+    assert {key.lam for key in numbers} == set(LAMBDAS)
+    assert {key.task for key in numbers} == set(TASKS)
+
+
+def test_means_and_standard_errors():
+    row = {"prior": "celeba64-glow", "task": "denoise", "split": "test", "lam": 0.3, "method": "aipo"}
+    values = [(1.0, 20.0), (2.0, 21.0), (6.0, 25.0), (float("nan"), float("nan"))]
+    rows = [{**row, "loss": loss, "psnr": quality} for loss, quality in values]
+    numbers = aggregate(rows)
+    loss = numbers[Key("map_loss", "denoise", "glow", "test", 0.3, "aipo")]
+    assert (loss.mean, loss.count) == (3.0, 3)
+    assert loss.se == pytest.approx((7 / 3) ** 0.5)
+    assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
+
+
+def test_defaults_need_no_data():
+    prior = aipo.load_prior("celeba64-realnvp-small")
+    drawn, pictures = default_pictures(prior, "test"), default_pictures(prior, "ood")
+    assert drawn.images.shape[1:] == pictures.images.shape[1:] == prior.image_shape
+    assert torch.equal(drawn.images, default_pictures(prior, "test").images)
+    assert len(pictures) == 2
+    assert default_pictures(prior, "fairface") is None
+
+
+def test_the_command_line_reports_what_it_ran(finished):
+    _, store = finished
+    folder = store.folder.parent
+    result = CliRunner().invoke(app, ["bench", "report", str(folder)])
+    assert result.exit_code == 0, result.output
+    tables = (folder / "tables.md").read_text()
+    assert "AIPO has the lowest mean loss" in tables
+    assert (folder / "tables.tex").read_text().count(r"\begin{table}") == 4
+    assert (folder / "tables.csv").read_text().startswith("metric,task,prior")
+    page = (folder / "report.html").read_text()
+    assert page.count("<table") == 4
+    assert 'class="chart"' in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--out", "x", "--protocol", "best"], "unknown protocol best"),
+        (["run", "--out", "x", "--task", "juggle"], "unknown task juggle"),
+        (["run", "--out", "x", "--method", "guess"], "unknown method guess"),
+        (["run", "--out", "x", "--test", "nowhere"], "nowhere does not exist"),
+        (["report", "nowhere"], "no results"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "broken.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match=r"broken\.parquet: not a readable result"):
+        Store(tmp_path).read_all()
+
+
+def test_a_killed_run_goes_on_to_the_same_rows(prior_file, pictures, tmp_path):
+    """Killed for good, at random moments, and started again until it is done."""
+    images = tmp_path / "pictures.npy"
+    numpy.save(images, (255 * pictures.images).round().to(torch.uint8).numpy())
+
+    def command(out):
+        options = {"--out": tmp_path / out, "--prior": prior_file, "--test": images, "--ood": images, "--subset": 2}
+        options |= {"--lam": 0.5, "--chunk": 2, "--task": "denoise", "--device": "cpu"}
+        words = [str(word) for pair in options.items() for word in pair]
+        return [sys.executable, "-m", "aipo", "bench", "run", "--quiet", *words]
+
+    start = time.monotonic()
+    subprocess.run(command("unbroken"), check=True)
+    took = time.monotonic() - start
+    clock = random.Random(1)
+    for _ in range(3):
+        process = subprocess.Popen(command("broken"))
+        time.sleep(clock.uniform(0.4, 0.8) * took)
+        process.kill()
+        process.wait()
+    subprocess.run(command("broken"), check=True)
+    broken, unbroken = (without_clocks(Store(tmp_path / name).read_all()) for name in ("broken", "unbroken"))
+    assert broken == unbroken
+    assert len(broken) == 2 * 4 * 2
+
+
+def test_every_protocol_names_known_things():
+    for protocol in PROTOCOLS.values():
+        assert set(protocol.methods) <= set(METHODS)
+        assert set(protocol.priors) <= set(aipo.prior_names())
