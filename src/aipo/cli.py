@@ -308,7 +308,13 @@ def bench_run(
     task: Annotated[list[str] | None, typer.Option(help="Only these: denoise, ncs4000, ncs2000, inpaint.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods of the protocol.")] = None,
     lam: Annotated[list[float] | None, typer.Option(help="Weights of the prior.", show_default="the paper's")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test images.", show_default="drawn from the prior")] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Test images: a folder, a file, an array, or a folder with CelebA's img_align_celeba in it.",
+            show_default="drawn from the prior",
+        ),
+    ] = None,
     ood: Annotated[
         Path | None, typer.Option(help="Images out of the distribution.", show_default="the sample pictures")
     ] = None,
@@ -341,13 +347,16 @@ def bench_run(
     chosen = PROTOCOLS[_one_of("protocol", protocol, PROTOCOLS)]
     given = {name: path for name, path in (("test", test), ("ood", ood), ("fairface", fairface)) if path}
     priors = tuple(prior or chosen.priors)
+    absent = [name for name in chosen.methods if not METHODS[name].available] if not method else []
+    if absent and not (as_json or quiet):
+        print_line(f"Left out for want of a package: {', '.join(absent)}; pip install 'aipo[classical]' brings them.")
     size = load_prior(priors[0]).image_shape[1]
     plan = Plan(
         protocol=chosen,
         pictures={name: read_pictures(path, size, mosaics) for name, path in given.items()},
         priors=priors,
         tasks=tuple(_one_of("task", name, TASKS) for name in task or TASKS),
-        methods=tuple(_one_of("method", name, METHODS) for name in method or chosen.methods),
+        methods=tuple(_one_of("method", name, METHODS) for name in method or chosen.methods if name not in absent),
         lambdas=tuple(lam or LAMBDAS),
         precision=_one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

@@ -6,6 +6,7 @@ maximum-likelihood solution, cost evaluations of its own, the starts that cost n
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -13,6 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from aipo.bench.classical import CLASSICAL, TV_WEIGHT, WAVELET_ITERATIONS, WAVELET_WEIGHT
+from aipo.bench.protocol import TASKS
 from aipo.bench.work import Work
 from aipo.iterate import Result
 from aipo.path import Path
@@ -20,9 +23,10 @@ from aipo.solvers.amortized import Amortized
 from aipo.solvers.fixed import FixedLambda
 from aipo.solvers.path import FollowPath, follow_path
 
-__all__ = ["METHODS", "Method", "Outcome"]
+__all__ = ["METHODS", "NO_LAM", "Method", "Outcome"]
 
 PATH_EVALS = 90
+NO_LAM = 0.0
 # Of the decayed Adam. Chosen on validation faces (docs/method.md): 0.01 to 0.05 end within a few nats of each other.
 TUNED_ALPHA = 0.03
 
@@ -40,13 +44,39 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Method:
-    """`needs` names the methods whose evaluations it takes as its budget."""
+    """`needs` names the methods whose evaluations it takes as its budget; `tasks` those it is for, if not for all.
+
+    A method that knows no lam has one solution, which is filed under `NO_LAM`.
+    """
 
     name: str
     title: str
     solve: Callable[[Work], Outcome]
     settings: str
     needs: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = tuple(TASKS)
+    knows_lam: bool = True
+    package: str | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether the package it needs is installed."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    def lambdas(self, wanted: tuple[float, ...]) -> tuple[float, ...]:
+        return wanted if self.knows_lam else (NO_LAM,)
+
+
+def _classical(name: str, title: str, package: str | None = None) -> Method:
+    by_task = CLASSICAL[name]
+
+    def solve(work: Work) -> Outcome:
+        x = by_task[work.task.name](work)[None]
+        nan = x.new_full(x.shape[:2], torch.nan)
+        return Outcome(x, nan, nan, torch.zeros_like(nan), [["done"] * len(work.truth)])
+
+    weights = f"{name}, {TV_WEIGHT}, {WAVELET_WEIGHT}, {WAVELET_ITERATIONS}"
+    return Method(name, title, solve, weights, tasks=tuple(by_task), knows_lam=False, package=package)
 
 
 def _unfold(work: Work, result: Result, extra: Tensor | int = 0) -> Outcome:
@@ -122,5 +152,9 @@ METHODS = {
         Method("adam_random", "decayed Adam from random", _from_random(DECAYED), f"random, {DECAYED!r}", BUDGET),
         Method("adam_zero", "decayed Adam from zero", _from_zero(DECAYED), f"zero, {DECAYED!r}", BUDGET),
         Method("lbfgs", "L-BFGS from MLE", _lbfgs, "mle, L-BFGS, memory 40", BUDGET),
+        _classical("bm3d", "BM3D", "bm3d"),
+        _classical("tv", "total variation", "skimage"),
+        _classical("biharmonic", "biharmonic filling", "skimage"),
+        _classical("wavelets", "sparse wavelets"),
     )
 }

@@ -69,7 +69,7 @@ PROTOCOLS = {
             "The same cells with tuned baselines, and the path solver at a fraction of the evaluations",
             ("celeba64-realnvp", "celeba64-glow", "celeba64-tarflow"),
             ("test", "ood", "fairface"),
-            ("aipo", "path", "adam_mle", "adam_random", "adam_zero", "lbfgs"),
+            ("aipo", "path", "adam_mle", "adam_random", "adam_zero", "lbfgs", "bm3d", "tv", "biharmonic", "wavelets"),
         ),
     )
 }

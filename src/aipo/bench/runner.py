@@ -113,7 +113,8 @@ def run(plan: Plan, store: Store, report: Callable[[Tally, str], None] = lambda 
             # Pictures first: once the rows are there, the cell counts as done.
             if plan.keep and cell.start == 0:
                 store.write_pictures(cell, plan.setup, _pictures_of(plan, work, cell, outcome))
-            store.write(cell, plan.setup, _rows(plan, work, outcome, seconds))
+            lambdas = METHODS[cell.method].lambdas(plan.lambdas)
+            store.write(cell, plan.setup, _rows(plan, lambdas, work, outcome, seconds))
             tally.written += 1
             report(tally, "")
     return tally
@@ -138,6 +139,7 @@ def _jobs(plan: Plan) -> Iterator[Job]:
                     cells = [
                         Cell(prior.name, sha256, task, split, pictures.fingerprint, m, METHODS[m].settings, start, stop)
                         for m in plan.methods
+                        if task in METHODS[m].tasks
                     ]
                     yield Job(prior, split, pictures, task, start, stop, tuple(cells))
 
@@ -166,11 +168,13 @@ def _prepare(plan: Plan, store: Store, job: Job, operator: Operator) -> Work:
         if store.has(cell, plan.setup):
             rows = store.read(cell, plan.setup)
             evals = torch.tensor([row["evals"] for row in rows])
-            work.evals[cell.method] = evals.view(len(plan.lambdas), len(truth))
+            work.evals[cell.method] = evals.view(-1, len(truth))
     return work
 
 
-def _rows(plan: Plan, work: Work, outcome: Outcome, seconds: float) -> list[dict[str, object]]:
+def _rows(
+    plan: Plan, lambdas: tuple[float, ...], work: Work, outcome: Outcome, seconds: float
+) -> list[dict[str, object]]:
     """Lam by lam, image by image."""
     versions = {
         "seed": plan.seed,
@@ -182,9 +186,9 @@ def _rows(plan: Plan, work: Work, outcome: Outcome, seconds: float) -> list[dict
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    each = seconds / (len(plan.lambdas) * len(work.truth))
+    each = seconds / (len(lambdas) * len(work.truth))
     rows = []
-    for i, lam in enumerate(plan.lambdas):
+    for i, lam in enumerate(lambdas):
         x = outcome.x[i].clamp(0, 1)
         quality, similarity = psnr(x, work.truth).tolist(), ssim(x, work.truth).tolist()
         D, P, evals = (t[i].tolist() for t in (outcome.D, outcome.P, outcome.evals))
@@ -211,7 +215,8 @@ def _pictures_of(plan: Plan, work: Work, cell: Cell, outcome: Outcome) -> dict[s
     """Truth, what was observed of it, and the restorations (L, K, H, W, 3)."""
     first = slice(0, plan.keep)
     observed = work.operator.A_dagger(work.y[first])  # type: ignore[attr-defined]
-    about = {**asdict(cell), "setup": plan.setup.key, "lambdas": plan.lambdas}
+    lambdas = METHODS[cell.method].lambdas(plan.lambdas)
+    about = {**asdict(cell), "setup": plan.setup.key, "lambdas": lambdas}
 
     def pixels(x: Tensor) -> np.ndarray:
         return (255 * x.clamp(0, 1)).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()

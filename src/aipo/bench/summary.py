@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aipo.bench.methods import METHODS
+from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.protocol import PROTOCOLS, TASKS
 from aipo.bench.store import Store
 from aipo.bench.tables import METRICS, Key, Number, aggregate, one_setup, rows_of, to_csv, to_latex, to_markdown
@@ -46,6 +46,11 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
         write_atomically(folder / name, content)
     page = folder / "report.html"
     intro = "Mean and standard error over images; the paper's numbers in brackets.\n\n" + "\n\n".join(findings)
+    header, body = references(numbers)
+    if body:
+        markdown += ["## Without a learnt prior: PSNR, dB\n", to_markdown(header, body)]
+        latex.append(to_latex(header, body, "Without a learnt prior: PSNR, dB"))
+        sections.append(Section("Without a learnt prior: PSNR, dB", table=(header, body)))
     sections = [*gallery(Store(folder), rows), *sections]
     chart = Section("Over lam", chart=("Mean loss and PSNR against lam, by task, prior and split", curves))
     write_report(page, "AIPO benchmark", intro, [chart, *sections], _settings(rows))
@@ -58,14 +63,31 @@ def _tables(numbers: dict[Key, Number]) -> Iterable[tuple[str, str, str, list[st
     splits = ("test", "ood", "fairface")
     for task, prior, split in sorted(found, key=lambda f: (list(TASKS).index(f[0]), f[1], splits.index(f[2]))):
         here = {key.method for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)}
-        yield task, prior, split, [name for name in METHODS if name in here]
+        yield task, prior, split, [name for name, method in METHODS.items() if name in here and method.knows_lam]
+
+
+def references(numbers: dict[Key, Number]) -> tuple[list[str], list[list[str]]]:
+    """The methods that know no lam, beside the best mean over lam of those with the prior."""
+    body = []
+    for task, prior, split, _ in _tables(numbers):
+        for name, method in METHODS.items():
+            key = Key("psnr", task, prior, split, NO_LAM, name)
+            if not method.knows_lam and key in numbers:
+                found = [
+                    n
+                    for k, n in numbers.items()
+                    if (k.metric, k.task, k.prior, k.split) == ("psnr", task, prior, split)
+                ]
+                best = max(n.mean for n in found if n is not numbers[key])
+                body.append([f"{task}, {prior}, {split}", method.title, numbers[key].text(2), f"{best:.2f}"])
+    return ["where", "method", "PSNR, dB", "best with the prior, dB"], body
 
 
 def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
     """What of the paper's claim holds here, counted."""
     lines = []
     ours = PROTOCOLS["paper"].methods
-    cells = {(k.task, k.prior, k.split, k.lam) for k in numbers if k.metric == "map_loss"}
+    cells = {(k.task, k.prior, k.split, k.lam) for k in numbers if k.metric == "map_loss" and k.lam != NO_LAM}
 
     def loss(cell: tuple[str, str, str, float], method: str) -> float | None:
         number = numbers.get(Key("map_loss", *cell, method))
@@ -108,8 +130,9 @@ def gallery(store: Store, rows: list[dict[str, Any]]) -> list[Section]:
             if not line:
                 line.append(Picture("truth", _image(arrays["truth"][i]), about["split"]))
                 line.append(Picture("observed", _image(arrays["observed"][i])))
-            restored = _image(arrays["restored"][about["lambdas"].index(lam)][i])
-            dB = quality[about["prior"], about["task"], about["split"], about["method"], lam, about["start"] + i]
+            shown_at = lam if lam in about["lambdas"] else NO_LAM
+            restored = _image(arrays["restored"][about["lambdas"].index(shown_at)][i])
+            dB = quality[about["prior"], about["task"], about["split"], about["method"], shown_at, about["start"] + i]
             line.append(Picture(METHODS[about["method"]].title, restored, f"{dB:.2f} dB"))
     return [
         Section(f"{TASKS[task].title}; {prior}", f"Restored at lam = {best[task, prior]:g}.", rows=list(lines.values()))
@@ -122,7 +145,8 @@ def _best_lam(quality: dict[tuple[Any, ...], float], about: dict[str, Any]) -> f
         found = [dB for key, dB in quality.items() if key[:2] == (about["prior"], about["task"]) and key[4] == lam]
         return sum(found) / len(found)
 
-    return max(about["lambdas"], key=mean)
+    known = {key[4] for key in quality if key[:2] == (about["prior"], about["task"])} - {NO_LAM}
+    return max(known, key=mean)
 
 
 def _image(pixels: np.ndarray) -> torch.Tensor:
@@ -157,15 +181,21 @@ def draw_curves(numbers: dict[Key, Number]) -> bytes:
     for task, prior, split, methods in shown:
         for metric in METRICS:
             axis = axes[lines.index((task, metric)), columns.index((prior, split))]
+            lowest: dict[float, float] = {}
+            for k, n in numbers.items():
+                if (k.metric, k.task, k.prior, k.split) == (metric, task, prior, split):
+                    lowest[k.lam] = min(n.mean, lowest.get(k.lam, n.mean))
             for method in methods:
                 key = (metric, task, prior, split, method)
                 found = {
                     k.lam: n.mean for k, n in numbers.items() if (k.metric, k.task, k.prior, k.split, k.method) == key
                 }
                 lambdas = sorted(found)
-                axis.plot(lambdas, [found[lam] for lam in lambdas], "o-", ms=3, label=METHODS[method].title)
+                # Losses of all methods look alike on the scale of the losses themselves.
+                values = [found[lam] - (lowest[lam] if metric == "map_loss" else 0) for lam in lambdas]
+                axis.plot(lambdas, values, "o-", ms=3, label=METHODS[method].title)
             axis.set_title(f"{task}, {prior}, {split}", fontsize=8)
-            axis.set_ylabel(TITLES[metric], fontsize=8)
+            axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else TITLES[metric], fontsize=8)
             axis.tick_params(labelsize=7)
             axis.grid(alpha=0.3)
     axes[0, 0].legend(fontsize=7)

@@ -88,7 +88,8 @@ def rows_of(
     paper = paper_numbers() if beside else {}
     digits = 0 if metric == "map_loss" else 2
     methods = list(methods)
-    lambdas = sorted({key.lam for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)})
+    here = [key for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)]
+    lambdas = sorted({key.lam for key in here if key.method in methods})
     body = []
     for lam in lambdas:
         cells = []
