@@ -19,7 +19,7 @@ from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
 from aipo.bench.store import Store
-from aipo.bench.summary import verdicts
+from aipo.bench.summary import verdicts, write_summary
 from aipo.bench.tables import Key, aggregate, one_setup, paper_numbers
 from aipo.bench.work import Work
 from aipo.cli import app
@@ -164,8 +164,16 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
         tasks=("denoise",),
         lambdas=(0.5, 1.0),
         subset=1,
+        trace=True,
+        keep=1,
     )
     run(plan, store)
+    files = write_summary(tmp_path)
+    assert "traces.png" in {file.name for file in files}
+    (trace,) = [t["trace"] for t in store.read_traces(plan.setup.key) if t["method"] == "adam_mle"]
+    assert trace[0][1] > trace[-1][1]
+    assert [t[0] for t in trace] == sorted(t[0] for t in trace)
+    assert (tmp_path / "report.html").read_text().count("<figure") > 2 + 6
     rows = store.read_all()
     assert {row["method"] for row in rows} == set(PROTOCOLS["fair"].methods) - {"biharmonic", "wavelets"}
     aipo_spent = {(r["split"], r["lam"]): r["evals"] for r in rows if r["method"] == "aipo"}

@@ -324,6 +324,7 @@ def bench_run(
     budget: Annotated[float | None, typer.Option(help="Minutes after which nothing new is begun.")] = None,
     chunk: Annotated[int, typer.Option(min=1, help="Images that are solved together.")] = 50,
     keep: Annotated[int, typer.Option(min=0, help="Keep the pictures of the first so many images of each split.")] = 0,
+    trace: Annotated[bool, typer.Option("--trace", help="Keep losses over evaluations, for a figure.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
     precision: Annotated[str, typer.Option(help="exact, or fast on a GPU.")] = "exact",
     seed: Annotated[int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Of all that is random.")] = 0,
@@ -365,6 +366,7 @@ def bench_run(
         subset=subset,
         minutes=budget,
         keep=keep,
+        trace=trace,
     )
     with BenchBar(show=not (as_json or quiet)) as bar:
 

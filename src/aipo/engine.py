@@ -37,6 +37,7 @@ ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 CPU_CHUNK = 16  # images at a time: more do not run faster, and only take memory
 MEMORY_SHARE = 0.5  # of what is free on a GPU, for the activations of one chunk
 KEPT_GRAPHS = 8
+UNCERTAINTY, TARFLOW_UNCERTAINTY = 1.0, 5.0  # nats, of values in half precision; measured by benchmarks/engine.py
 PROBE = 16  # images with which a GPU's need of memory is measured
 
 
@@ -134,7 +135,7 @@ class Engine:
         self.precision = precision
         self.offset = offset
         half = precision == "fast" and weights.is_cuda and weights.dtype == torch.float32
-        self.uncertainty = (5.0 if isinstance(flow, TarFlow) else 1.0) if half else 0.0
+        self.uncertainty = (TARFLOW_UNCERTAINTY if isinstance(flow, TarFlow) else UNCERTAINTY) if half else 0.0
         self._tune = half
         dtype = torch.float16 if half else weights.dtype
         self._log_prob = _log_prob_and_gradient(flow, dtype, recompute)
@@ -174,8 +175,8 @@ class Engine:
         return self._bytes_per_image
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # Inside the recording of a larger graph, the kernels simply become part of it.
-        if not x.is_cuda or recording(x):
+        # Inside a larger graph the kernels simply become part of it.
+        if not x.is_cuda or Graph.being_made:
             return self._compute(x)
         if x.shape not in self._graphs:
             self._graphs[x.shape] = None

@@ -253,7 +253,7 @@ def drive(
     """
     look_every = CHECK_EVERY if problem.y.is_cuda else 1
     everyone, rows = state, torch.arange(problem.batch, device=problem.y.device)
-    step = _stepper(solver, problem, state)
+    part, step = problem, None
     with _Bar(progress, int(state.evals.max()), solver.budget(state)) as bar:
         iteration, kept = 0, 0
         while True:
@@ -278,8 +278,9 @@ def drive(
                     # Those that still run, and as many of the others as fill the batch.
                     stay = running.logical_not().to(torch.int8).argsort(stable=True)[:left].sort().values
                     rows, state = rows[stay], state.take(stay)
-                    del step  # and with it the memory of its graph
-                    step = _stepper(solver, problem.take(rows), state)
+                    # The memory of the old step's graph is free before the new one is made.
+                    part, step = problem.take(rows), None
+            step = step or _stepper(solver, part, state)
             state = step(state)
             iteration += 1
 

@@ -90,14 +90,17 @@ def _unfold(work: Work, result: Result, extra: Tensor | int = 0) -> Outcome:
 
 def _aipo(work: Work) -> Outcome:
     """Algorithm 2 from the maximum-likelihood start, whose evaluations are counted too."""
-    result = AIPO.solve(work.repeated, work.lam, work.repeat(work.mle.x))
+    watch = work.watch(work.mle.evals)
+    result = AIPO.solve(work.repeated, work.lam, work.repeat(work.mle.x), callback=watch)
     return _unfold(work, result, work.mle.evals)
 
 
 def _with_the_same_budget(work: Work, solver: FixedLambda, x0: Tensor, spent: Tensor | int) -> Outcome:
-    steps = (work.evals["aipo"].to(x0.device) - spent - 1).flatten().tolist()
+    # An image on which AIPO failed at once still gets a step.
+    steps = (work.evals["aipo"].to(x0.device) - spent - 1).clamp(min=1).flatten().tolist()
     solver = FixedLambda(tuple(steps), solver.alpha, solver.schedule, solver.adam)
-    return _unfold(work, solver.solve(work.repeated, work.lam, work.repeat(x0)), spent)
+    result = solver.solve(work.repeated, work.lam, work.repeat(x0), callback=work.watch(spent))
+    return _unfold(work, result, spent)
 
 
 def _from_mle(solver: FixedLambda) -> Callable[[Work], Outcome]:

@@ -38,6 +38,7 @@ class Plan:
         chunk: images solved together. It changes no number but by rounding.
         subset: only so many images of each split.
         minutes: begin nothing new after this time.
+        trace: keep mean losses over evaluations of the first chunk of each split.
         keep: of the first so many images of each split the restorations are kept too, to be looked at.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     subset: int | None = None
     minutes: float | None = None
     keep: int = 0
+    trace: bool = False
 
     @property
     def setup(self) -> Setup:
@@ -109,6 +111,9 @@ def run(plan: Plan, store: Store, report: Callable[[Tally, str], None] = lambda 
             clock = time.monotonic()
             outcome = METHODS[cell.method].solve(work)
             seconds = time.monotonic() - clock
+            if work.trace:
+                store.write_trace(cell, plan.setup, work.trace)
+                work.trace.clear()
             work.evals[cell.method] = outcome.evals.cpu()
             # Pictures first: once the rows are there, the cell counts as done.
             if plan.keep and cell.start == 0:
@@ -163,6 +168,7 @@ def _prepare(plan: Plan, store: Store, job: Job, operator: Operator) -> Work:
         plan.seed,
         plan.precision,
         {},
+        [] if plan.trace and job.start == 0 else None,
     )
     for cell in job.cells:
         if store.has(cell, plan.setup):

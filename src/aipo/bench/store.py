@@ -58,11 +58,12 @@ class Cell:
 
 
 class Store:
-    """A folder of rows, and beside it one of pictures for those who want to look at some."""
+    """A folder of rows, and beside it pictures and traces of some solves, for those who want to look at them."""
 
     def __init__(self, folder: Path):
         self.folder = folder / "rows"
         self.pictures = folder / "pictures"
+        self.traces = folder / "traces"
 
     def has(self, cell: Cell, setup: Setup) -> bool:
         return self._file(cell, setup).exists()
@@ -83,6 +84,16 @@ class Store:
         np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
         self.pictures.mkdir(parents=True, exist_ok=True)
         write_atomically(self.pictures / f"{cell.name(setup)}.npz", buffer.getvalue())
+
+    def write_trace(self, cell: Cell, setup: Setup, trace: list[list[float]]) -> None:
+        """Keep [evaluations, mean loss at each lam], ... of a cell."""
+        self.traces.mkdir(parents=True, exist_ok=True)
+        content = {**asdict(cell), "setup": setup.key, "lambdas": setup.lambdas, "trace": trace}
+        write_atomically(self.traces / f"{cell.name(setup)}.json", (json.dumps(content) + "\n").encode())
+
+    def read_traces(self, setup: str) -> list[dict[str, Any]]:
+        found = [json.loads(file.read_text()) for file in sorted(self.traces.glob("*.json"))]
+        return [trace for trace in found if trace["setup"] == setup]
 
     def read_pictures(self, setup: str) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
         """The cell and the pictures of every file of a setup."""

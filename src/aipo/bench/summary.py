@@ -42,6 +42,11 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
         "tables.csv": to_csv(numbers).encode(),
         "curves.png": curves,
     }
+    charts = [("Mean loss and PSNR against lam, by task, prior and split", curves)]
+    traces = Store(folder).read_traces(rows[0]["setup"])
+    if traces:
+        files["traces.png"] = draw_traces(traces, rows)
+        charts.append(("Mean loss against evaluations, first chunk of each split", files["traces.png"]))
     for name, content in files.items():
         write_atomically(folder / name, content)
     page = folder / "report.html"
@@ -52,8 +57,8 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
         latex.append(to_latex(header, body, "Without a learnt prior: PSNR, dB"))
         sections.append(Section("Without a learnt prior: PSNR, dB", table=(header, body)))
     sections = [*gallery(Store(folder), rows), *sections]
-    chart = Section("Over lam", chart=("Mean loss and PSNR against lam, by task, prior and split", curves))
-    write_report(page, "AIPO benchmark", intro, [chart, *sections], _settings(rows))
+    drawn = [Section(caption.split(",")[0], chart=(caption, png)) for caption, png in charts]
+    write_report(page, "AIPO benchmark", intro, [*drawn, *sections], _settings(rows))
     return [*(folder / name for name in files), page]
 
 
@@ -196,6 +201,45 @@ def draw_curves(numbers: dict[Key, Number]) -> bytes:
                 axis.plot(lambdas, values, "o-", ms=3, label=METHODS[method].title)
             axis.set_title(f"{task}, {prior}, {split}", fontsize=8)
             axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else TITLES[metric], fontsize=8)
+            axis.tick_params(labelsize=7)
+            axis.grid(alpha=0.3)
+    axes[0, 0].legend(fontsize=7)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()
+
+
+def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> bytes:
+    """Loss above the lowest against evaluations at the smallest and largest lam; a path's end is one point."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    places = list(dict.fromkeys((t["task"], t["prior"], t["split"]) for t in traces))
+    ends = (0, -1)
+    figure = Figure(figsize=(3.4 * len(ends), 2.8 * len(places)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(places), len(ends), squeeze=False)
+    for place, line in zip(places, axes, strict=True):
+        here = [t for t in traces if (t["task"], t["prior"], t["split"]) == place]
+        for end, axis in zip(ends, line, strict=True):
+            lam = here[0]["lambdas"][end]
+            curves = {t["method"]: ([p[0] for p in t["trace"]], [p[1:][end] for p in t["trace"]]) for t in here}
+            solved = [
+                row
+                for row in rows
+                if (row["task"], row["prior"], row["split"]) == place
+                and (row["method"], row["lam"]) == ("path", lam)
+                and row["image"] < here[0]["stop"]
+            ]
+            if solved:
+                curves["path"] = tuple([sum(r[k] for r in solved) / len(solved)] for k in ("evals", "loss"))  # type: ignore[assignment]
+            lowest = min(loss for _, losses in curves.values() for loss in losses if loss == loss)
+            for method, (evals, losses) in curves.items():
+                above = [max(loss - lowest, 1.0) for loss in losses]
+                axis.loglog(evals, above, "*" if method == "path" else "-", ms=10, label=METHODS[method].title)
+            axis.set_title(f"{', '.join(place)}, lam {lam:g}", fontsize=8)
+            axis.set_xlabel("gradient evaluations", fontsize=8)
+            axis.set_ylabel("loss above the lowest, nats", fontsize=8)
             axis.tick_params(labelsize=7)
             axis.grid(alpha=0.3)
     axes[0, 0].legend(fontsize=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from aipo import initial
 from aipo.bench.protocol import Task
 from aipo.engine import Precision
-from aipo.iterate import Result
+from aipo.iterate import Result, State
 from aipo.operators import Operator
 from aipo.prior import Prior
 from aipo.problem import MapProblem
@@ -28,6 +29,7 @@ class Work:
         numbers: of the images in their split.
         lambdas: the weights at which every image is to be solved.
         evals: what the methods that ran before have spent, by name: (L, B).
+        trace: if not None, mean losses along the way: [evaluations, loss at each lam], for solves of `repeated`.
     """
 
     prior: Prior
@@ -39,6 +41,7 @@ class Work:
     seed: int
     precision: Precision
     evals: dict[str, Tensor]
+    trace: list[list[float]] | None = None
 
     @cached_property
     def y(self) -> Tensor:
@@ -80,6 +83,22 @@ class Work:
         latents = [torch.randn(1, n, generator=torch.Generator().manual_seed(self._seed(i) + 1)) for i in self.numbers]
         with torch.no_grad():
             return self.prior.flow.decode(torch.cat(latents).to(self.truth))
+
+    def watch(self, spent: Tensor | int = 0) -> Callable[[State], None] | None:
+        """A callback that keeps the mean losses of a solve of `repeated`, whose start took `spent` evaluations."""
+        trace = self.trace
+        if trace is None:
+            return None
+        before = float(torch.as_tensor(spent).double().mean())
+
+        def keep(state: State) -> None:
+            evals = before + state.evals.double().mean().item()
+            # A tenth more each time is enough for a curve.
+            if (not trace or evals > 1.1 * trace[-1][0]) and not state.D.isnan().any():
+                loss = (state.D + self.lam * state.P).unflatten(0, (len(self.lambdas), -1)).nanmean(1)
+                trace.append([evals, *loss.tolist()])
+
+        return keep
 
     def _seed(self, number: int) -> int:
         # Far apart, so that no image's noise is another's start.

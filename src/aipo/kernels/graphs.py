@@ -6,7 +6,7 @@ A gradient of a flow is hundreds of short kernels; for a few images launching th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,11 @@ class Graph:
         inputs: with which to record; their shapes are fixed from then on.
         feedback: the outputs become the inputs of the next replay: an iteration.
         pool: graphs that never run at the same time may share their memory.
+
+    While a graph is made, `being_made` tells those inside that they need not record graphs of their own.
     """
+
+    being_made: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -39,15 +43,19 @@ class Graph:
         self.graph = torch.cuda.CUDAGraph()
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UPS):
-                function(*self.inputs)
-        here.wait_stream(aside)
-        with torch.cuda.graph(self.graph, pool=pool, stream=aside):
-            self.outputs = list(function(*self.inputs))
-            if feedback:
-                for mine, new in zip(self.inputs, self.outputs, strict=True):
-                    mine.copy_(new)
+        before, Graph.being_made = Graph.being_made, True
+        try:
+            with torch.cuda.stream(aside):
+                for _ in range(WARM_UPS):
+                    function(*self.inputs)
+            here.wait_stream(aside)
+            with torch.cuda.graph(self.graph, pool=pool, stream=aside):
+                self.outputs = list(function(*self.inputs))
+                if feedback:
+                    for mine, new in zip(self.inputs, self.outputs, strict=True):
+                        mine.copy_(new)
+        finally:
+            Graph.being_made = before
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """Replay with other inputs; the outputs are the caller's own."""
