@@ -35,6 +35,11 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
             markdown += [f"## {caption}\n", to_markdown(header, body)]
             latex.append(to_latex(header, body, caption))
             sections.append(Section(caption, table=(header, body)))
+    header, body = references(numbers)
+    if body:
+        markdown += ["## Without a learnt prior: PSNR, dB\n", to_markdown(header, body)]
+        latex.append(to_latex(header, body, "Without a learnt prior: PSNR, dB"))
+        sections.append(Section("Without a learnt prior: PSNR, dB", table=(header, body)))
     curves = draw_curves(numbers)
     files = {
         "tables.md": "\n".join(markdown).encode(),
@@ -51,11 +56,6 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
         write_atomically(folder / name, content)
     page = folder / "report.html"
     intro = "Mean and standard error over images; the paper's numbers in brackets.\n\n" + "\n\n".join(findings)
-    header, body = references(numbers)
-    if body:
-        markdown += ["## Without a learnt prior: PSNR, dB\n", to_markdown(header, body)]
-        latex.append(to_latex(header, body, "Without a learnt prior: PSNR, dB"))
-        sections.append(Section("Without a learnt prior: PSNR, dB", table=(header, body)))
     sections = [*gallery(Store(folder), rows), *sections]
     drawn = [Section(caption.split(",")[0], chart=(caption, png)) for caption, png in charts]
     write_report(page, "AIPO benchmark", intro, [*drawn, *sections], _settings(rows))

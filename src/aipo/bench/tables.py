@@ -37,7 +37,8 @@ class Number:
     count: int = 0
 
     def text(self, digits: int) -> str:
-        return f"{self.mean:.{digits}f} ± {self.se:.{digits}f}"
+        # A single image has no standard error.
+        return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.se) else f" ± {self.se:.{digits}f}")
 
 
 def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict[str, Any]]:
