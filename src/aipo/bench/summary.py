@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.protocol import PROTOCOLS, TASKS
@@ -173,15 +175,11 @@ def _settings(rows: list[dict[str, Any]]) -> dict[str, object]:
 
 def draw_curves(numbers: dict[Key, Number]) -> bytes:
     """A row for each task and metric, a column for each prior and split."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = list(_tables(numbers))
     tasks = list(dict.fromkeys(task for task, *_ in shown))
     columns = list(dict.fromkeys((prior, split) for _, prior, split, _ in shown))
     lines = [(task, metric) for task in tasks for metric in METRICS]
     figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(len(lines), len(columns), squeeze=False)
     for task, prior, split, methods in shown:
         for metric in METRICS:
@@ -199,25 +197,16 @@ def draw_curves(numbers: dict[Key, Number]) -> bytes:
                 # Losses of all methods look alike on the scale of the losses themselves.
                 values = [found[lam] - (lowest[lam] if metric == "map_loss" else 0) for lam in lambdas]
                 axis.plot(lambdas, values, "o-", ms=3, label=METHODS[method].title)
-            axis.set_title(f"{task}, {prior}, {split}", fontsize=8)
-            axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else TITLES[metric], fontsize=8)
-            axis.tick_params(labelsize=7)
-            axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=7)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
+            axis.set_title(f"{task}, {prior}, {split}")
+            axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else TITLES[metric])
+    return _png(figure)
 
 
 def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> bytes:
     """Loss above the lowest against evaluations at the smallest and largest lam; a path's end is one point."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     places = list(dict.fromkeys((t["task"], t["prior"], t["split"]) for t in traces))
     ends = (0, -1)
     figure = Figure(figsize=(3.4 * len(ends), 2.8 * len(places)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(len(places), len(ends), squeeze=False)
     for place, line in zip(places, axes, strict=True):
         here = [t for t in traces if (t["task"], t["prior"], t["split"]) == place]
@@ -237,12 +226,21 @@ def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> byt
             for method, (evals, losses) in curves.items():
                 above = [max(loss - lowest, 1.0) for loss in losses]
                 axis.loglog(evals, above, "*" if method == "path" else "-", ms=10, label=METHODS[method].title)
-            axis.set_title(f"{', '.join(place)}, lam {lam:g}", fontsize=8)
-            axis.set_xlabel("gradient evaluations", fontsize=8)
-            axis.set_ylabel("loss above the lowest, nats", fontsize=8)
-            axis.tick_params(labelsize=7)
-            axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=7)
+            axis.set_title(f"{', '.join(place)}, lam {lam:g}")
+            axis.set_xlabel("gradient evaluations")
+            axis.set_ylabel("loss above the lowest, nats")
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    """Drawn in small print, with one legend above all plots."""
+    FigureCanvasAgg(figure)
+    for axis in figure.axes:
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+            text.set_fontsize(8)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=100)
     return buffer.getvalue()
