@@ -27,7 +27,7 @@ __all__ = ["METHODS", "NO_LAM", "Method", "Outcome"]
 
 PATH_EVALS = 90
 NO_LAM = 0.0
-# Of the decayed Adam. Chosen on validation faces (docs/method.md): 0.01 to 0.05 end within a few nats of each other.
+# Of the decayed Adam: what `FixedLambda.decayed` has by default.
 TUNED_ALPHA = 0.03
 
 
