@@ -283,6 +283,12 @@ def test_the_command_line_reports_what_it_ran(finished):
         (["run", "--out", "x", "--task", "juggle"], "unknown task juggle"),
         (["run", "--out", "x", "--method", "guess"], "unknown method guess"),
         (["run", "--out", "x", "--test", "nowhere"], "nowhere does not exist"),
+        (["run", "--out", "x", "--lam", "0"], "lam must be positive"),
+        pytest.param(
+            ["run", "--out", "x", "--device", "cuda"],
+            "there is no GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
         (["report", "nowhere"], "no results"),
     ],
 )

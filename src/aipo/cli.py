@@ -358,7 +358,7 @@ def bench_run(
         priors=priors,
         tasks=tuple(_one_of("task", name, TASKS) for name in task or TASKS),
         methods=tuple(_one_of("method", name, METHODS) for name in method or chosen.methods if name not in absent),
-        lambdas=tuple(lam or LAMBDAS),
+        lambdas=tuple(sorted(set(lam or LAMBDAS))),
         precision=_one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         seed=seed,

@@ -14,6 +14,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Literal, get_args
 
 import torch
@@ -213,7 +214,7 @@ def _log_prob_and_gradient(flow: Flow, dtype: torch.dtype, recompute: bool) -> V
     return lambda x: differentiate(flow.log_prob, x)
 
 
-def _elementwise_kernels(weights: Tensor):  # type: ignore[no-untyped-def]
+def _elementwise_kernels(weights: Tensor) -> ModuleType:
     """Fused where there is a GPU and Triton to write kernels for it."""
     if weights.is_cuda and weights.dtype == torch.float32:
         try:

@@ -52,8 +52,12 @@ class MapProblem:
         self.y = y
         self.precision = precision
         self.engine = self.prior.engine(precision)
-        self.uncertainty = self.engine.uncertainty
         self.expected_chi2: Tensor | None = None  # kept by `discrepancy.expected_chi2`
+
+    @property
+    def uncertainty(self) -> float:
+        """By how many nats P may be off, beyond rounding, in this precision."""
+        return self.engine.uncertainty
 
     @property
     def batch(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.images)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.images.numpy().tobytes()).hexdigest()[:16]
 

@@ -57,6 +57,12 @@ class Plan:
     keep: int = 0
     trace: bool = False
 
+    def __post_init__(self) -> None:
+        if not all(lam > 0 for lam in self.lambdas) or list(self.lambdas) != sorted(set(self.lambdas)):
+            raise InputError(f"lam must be positive and ascending, got {list(self.lambdas)}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"there is no GPU here for --device {self.device}")
+
     @property
     def setup(self) -> Setup:
         return Setup(self.lambdas, self.precision, self.seed)
@@ -236,8 +242,11 @@ def _pictures_of(plan: Plan, work: Work, cell: Cell, outcome: Outcome) -> dict[s
 
 
 def _commit() -> str:
-    """Of the code that runs, if it runs from a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    """Of the code that runs, if it runs from a checkout of ours and not from inside someone else's."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -83,10 +83,10 @@ def references(numbers: dict[Key, Number]) -> tuple[list[str], list[list[str]]]:
                 found = [
                     n
                     for k, n in numbers.items()
-                    if (k.metric, k.task, k.prior, k.split) == ("psnr", task, prior, split)
+                    if (k.metric, k.task, k.prior, k.split) == ("psnr", task, prior, split) and k.lam != NO_LAM
                 ]
-                best = max(n.mean for n in found if n is not numbers[key])
-                body.append([f"{task}, {prior}, {split}", method.title, numbers[key].text(2), f"{best:.2f}"])
+                best = f"{max(n.mean for n in found):.2f}" if found else "-"
+                body.append([f"{task}, {prior}, {split}", method.title, numbers[key].text(2), best])
     return ["where", "method", "PSNR, dB", "best with the prior, dB"], body
 
 

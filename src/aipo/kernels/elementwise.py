@@ -18,6 +18,7 @@ __all__ = [
     "couple",
     "couple_backward",
     "first_half",
+    "padded",
     "residual",
     "shrinking",
     "silu",
@@ -52,7 +53,7 @@ def residual(u: Tensor, bias: Tensor | None, w: Tensor, more: Tensor | None) -> 
 
 def first_half(h: Tensor, channels: int, dtype: torch.dtype) -> Tensor:
     """The first half of the channels, in another dtype and padded with zeros to so many channels."""
-    return _padded(h[..., : h.shape[-1] // 2].to(dtype).contiguous(), channels)
+    return padded(h[..., : h.shape[-1] // 2].to(dtype).contiguous(), channels)
 
 
 def add_to_first(g: Tensor, extra: Tensor) -> None:
@@ -83,7 +84,7 @@ def couple_backward(g: Tensor, saved: list[Tensor], limit: float) -> Tensor:
     g_t = g[..., half:]
     g_b = g_t * scale
     g_s = (g_b * b).add_(1).mul_(limit * (1 - tanh.square()))
-    g_n = _padded(torch.cat([g_s, g_t], dim=-1).div_(shrinking(n.dtype)).to(n.dtype), n.shape[-1])
+    g_n = padded(torch.cat([g_s, g_t], dim=-1).div_(shrinking(n.dtype)).to(n.dtype), n.shape[-1])
     g_t.copy_(g_b)
     return g_n
 
@@ -103,7 +104,7 @@ def split(h: Tensor, n: Tensor, bias: Tensor | None, limit: float) -> tuple[Tens
     total = -(0.5 * z.square() + s).sum((1, 2, 3))
     g_t = z * shrink
     g_s = (z.square() - 1) * limit * (1 - tanh.square())
-    g_n = _padded(torch.cat([g_s, g_t], dim=-1).div_(shrinking(n.dtype)).to(n.dtype), n.shape[-1])
+    g_n = padded(torch.cat([g_s, g_t], dim=-1).div_(shrinking(n.dtype)).to(n.dtype), n.shape[-1])
     return h[..., :half].contiguous(), total[:, None], torch.cat([torch.zeros_like(g_t), -g_t], dim=-1), g_n
 
 
@@ -111,5 +112,6 @@ def _plus(u: Tensor, bias: Tensor | None) -> Tensor:
     return u if bias is None else (u.to(bias.dtype) + bias).to(u.dtype)
 
 
-def _padded(x: Tensor, channels: int) -> Tensor:
+def padded(x: Tensor, channels: int) -> Tensor:
+    """x with zeros for the channels it lacks."""
     return F.pad(x, (0, channels - x.shape[-1])) if channels > x.shape[-1] else x

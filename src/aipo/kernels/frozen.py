@@ -38,7 +38,6 @@ class FrozenMultiScale:
 
     def __init__(self, flow: MultiScale, dtype: torch.dtype, ops: ModuleType, recompute: bool = False):
         channels, height, width = flow.image_shape
-        self.num_levels = len(flow.levels)
         self.steps: list[list[FrozenStep]] = []
         self.splits = [FrozenSplit(split, dtype, ops) for split in flow.splits]  # type: ignore[arg-type]
         # The standard normal's constant, and all log-determinants that do not depend on the image.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ from aipo.flows.layers import opponent, opponent_inverse
 from aipo.flows.multiscale import CENTRE, SCALE
 from aipo.flows.tarflow import TarFlow, split_details
 from aipo.kernels.convolution import GROUP
-from aipo.kernels.elementwise import shrinking
+from aipo.kernels.elementwise import padded, shrinking
 from aipo.kernels.frozen import FrozenMultiScale
 from aipo.kernels.nets import freeze_net
 
@@ -39,7 +40,7 @@ class FrozenTarFlow:
 
     def __init__(self, flow: TarFlow, dtype: torch.dtype, ops: ModuleType, compiled: bool = False):
         like = next(flow.parameters())
-        self.scales, self.dtype, self.ops = flow.scales, dtype, ops
+        self.scales, self.dtype = flow.scales, dtype
         self.thumbnail = FrozenMultiScale(flow.thumbnail, dtype, ops)
         blocks: list[Any] = list(flow.blocks)
         first = blocks[0].transformer
@@ -51,9 +52,7 @@ class FrozenTarFlow:
         self.layers, self.limit = len(first.layers), blocks[0].limit
         self.head = first.layers[0].attention.head
         tokens, dims = math.prod(flow.grid), blocks[0].mix.log_s.numel()
-        self.run_block: Callable[..., tuple[Tensor, Tensor]] = run_block
-        if compiled:
-            self.run_block = torch.compile(run_block)
+        self.run_block: Callable[..., tuple[Tensor, Tensor]] = _compiled_for_any_batch if compiled else run_block
         self.constant = (
             -flow.thumbnail.num_dims * self.scales * math.log(2)
             + tokens * dims * (math.log(SCALE) - 0.5 * math.log(2 * math.pi))
@@ -70,7 +69,7 @@ class FrozenTarFlow:
         value, g_thumbnail = self.thumbnail(thumbnail.detach())
         grid = thumbnail.shape[2:]
         seen = ((thumbnail.detach() - CENTRE) * SCALE).permute(0, 2, 3, 1)
-        context, saved = self.context_net.forward(_padded(seen.contiguous().to(self.dtype), self.context_net.inputs))
+        context, saved = self.context_net.forward(padded(seen.contiguous().to(self.dtype), self.context_net.inputs))
         if self.context_net.bias is not None:
             context = (context + self.context_net.bias).to(self.dtype)
         shrink = shrinking(self.dtype)
@@ -91,9 +90,6 @@ class FrozenTarFlow:
         for weights, flip in zip(self.blocks, self.flips, strict=True):
             h = h.flip(1, 2) if flip else h
             seen = backwards if flip else context
-            # Compiled once for batches of any size.
-            for tensor in (h, seen):
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
             h, change = self.run_block(h, seen, weights, self.layers, self.head, self.limit)
             h = h.flip(1) if flip else h
             log_det = log_det + change
@@ -120,6 +116,18 @@ def run_block(
     s, t = F.linear(F.gelu(hidden), w["heads"], w["heads_bias"]).to(x.dtype).chunk(2, dim=-1)
     s, t = limit * torch.tanh(s[..., : x.shape[-1]]), t[..., : x.shape[-1]]
     return ((x - t) * torch.exp(-s)) @ w["mix"], -s.sum((1, 2))
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., tuple[Tensor, Tensor]]:
+    return torch.compile(run_block)
+
+
+def _compiled_for_any_batch(x: Tensor, context: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """`run_block`, compiled once for all blocks and for batches of any size."""
+    for tensor in (x, context):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    return _compiled()(x, context, *rest)
 
 
 @torch.no_grad()
@@ -163,7 +171,3 @@ def fold_block(block: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     mix = mix.flip(1) if block.flip else mix
     folded["mix"] = mix.T.contiguous()
     return folded
-
-
-def _padded(x: Tensor, channels: int) -> Tensor:
-    return F.pad(x, (0, channels - x.shape[-1])) if channels > x.shape[-1] else x
