@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy
 import pytest
@@ -50,11 +49,11 @@ def pictures():
 
 def make_plan(prior_file, pictures, **changes):
     options = {
-        "protocol": replace(PROTOCOLS["paper"], splits=("test",)),
         "pictures": {"test": pictures},
         "priors": (str(prior_file),),
         "tasks": ("denoise", "inpaint"),
         "methods": PROTOCOLS["paper"].methods,
+        "splits": ("test",),
         "lambdas": (0.5,),
         "subset": 2,
         "chunk": 2,

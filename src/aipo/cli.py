@@ -307,6 +307,7 @@ def bench_run(
     prior: Annotated[list[str] | None, typer.Option(metavar="NAME|FILE", help="Only these priors.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only these: denoise, ncs4000, ncs2000, inpaint.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods of the protocol.")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Only these: test, ood, fairface.")] = None,
     lam: Annotated[list[float] | None, typer.Option(help="Weights of the prior.", show_default="the paper's")] = None,
     test: Annotated[
         Path | None,
@@ -353,11 +354,11 @@ def bench_run(
         print_line(f"Left out for want of a package: {', '.join(absent)}; pip install 'aipo[classical]' brings them.")
     size = load_prior(priors[0]).image_shape[1]
     plan = Plan(
-        protocol=chosen,
         pictures={name: read_pictures(path, size, mosaics) for name, path in given.items()},
         priors=priors,
         tasks=tuple(_one_of("task", name, TASKS) for name in task or TASKS),
         methods=tuple(_one_of("method", name, METHODS) for name in method or chosen.methods if name not in absent),
+        splits=tuple(_one_of("split", name, chosen.splits) for name in split or chosen.splits),
         lambdas=tuple(sorted(set(lam or LAMBDAS))),
         precision=_one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

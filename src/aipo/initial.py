@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aipo.adam import Adam, AdamState
 from aipo.batch import max_change, per_image
-from aipo.iterate import FINISH, Result, Solver, State, Status, make_result
+from aipo.iterate import Result, Solver, State, Status, exact_share, make_result
 from aipo.operators import Denoising
 from aipo.problem import MapProblem
 
@@ -108,7 +108,7 @@ class MaximumLikelihood(Solver[AdamState]):
         return replace(moved, x=x).stop(still | (moved.t >= self.iterations), Status.DONE)
 
     def finishing(self, state: AdamState) -> Tensor:
-        return state.t >= (1 - FINISH) * self.iterations
+        return self.iterations - state.t <= exact_share(self.iterations)
 
     def result(self, problem: MapProblem, state: AdamState) -> Result:
         # Feasibility is what defines this point, so it is restored to full accuracy, then evaluated once more.

@@ -41,9 +41,10 @@ from aipo.files import write_atomically
 from aipo.kernels.graphs import Graph
 from aipo.problem import MapProblem
 
-__all__ = ["FINISH", "Result", "Solver", "State", "Status", "drive", "make_result"]
+__all__ = ["Result", "Solver", "State", "Status", "drive", "exact_share", "make_result"]
 
-FINISH = 0.1  # share of a solve in fast precision that is left for exact evaluations, at its end
+# Of a solve in fast precision, the share that is left for exact steps at its end, and how many are enough of them.
+FINISH, ENOUGH = 0.1, 40
 SMALL_BATCH = 16  # images that a GPU evaluates in hardly more time than one
 
 
@@ -225,6 +226,11 @@ class Solver(Generic[S]):
         state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
         keep(state)
         return self.result(problem, state)
+
+
+def exact_share(steps: Tensor | int) -> Tensor:
+    """How many of these steps a solve in fast precision does exactly, the last ones."""
+    return (FINISH * torch.as_tensor(steps)).clamp(max=ENOUGH)
 
 
 def make_result(state: State, lam: Tensor, **extra: Any) -> Result:

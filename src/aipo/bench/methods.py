@@ -25,7 +25,7 @@ from aipo.solvers.path import FollowPath, follow_path
 
 __all__ = ["METHODS", "NO_LAM", "Method", "Outcome"]
 
-PATH_EVALS = 90
+PATH_EVALS = 70
 NO_LAM = 0.0
 # Of the decayed Adam: what `FixedLambda.decayed` has by default.
 TUNED_ALPHA = 0.03

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from torch import Tensor
 import aipo
 from aipo.bench.methods import METHODS, Outcome
 from aipo.bench.pictures import Pictures, default_pictures
-from aipo.bench.protocol import TASKS, Protocol
+from aipo.bench.protocol import TASKS
 from aipo.bench.store import Cell, Setup, Store
 from aipo.bench.work import Work
 from aipo.engine import Precision
@@ -42,11 +43,11 @@ class Plan:
         keep: of the first so many images of each split the restorations are kept too, to be looked at.
     """
 
-    protocol: Protocol
     pictures: dict[str, Pictures]
     priors: tuple[str, ...]
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
+    splits: tuple[str, ...]
     lambdas: tuple[float, ...]
     precision: Precision = "exact"
     device: str = "cpu"
@@ -139,7 +140,7 @@ def _jobs(plan: Plan) -> Iterator[Job]:
     for name in plan.priors:
         prior = load_prior(name)
         sha256 = prior.card["sha256"]
-        splits = {split: _pictures(plan, prior, split) for split in plan.protocol.splits}
+        splits = {split: _pictures(plan, prior, split) for split in plan.splits}
         for task in plan.tasks:
             for split, pictures in splits.items():
                 if pictures is None:
@@ -242,10 +243,13 @@ def _pictures_of(plan: Plan, work: Work, cell: Cell, outcome: Outcome) -> dict[s
 
 
 def _commit() -> str:
-    """Of the code that runs, if it runs from a checkout of ours and not from inside someone else's."""
+    """Of the code that runs, if it runs from a checkout of ours and not from inside someone else's.
+
+    A copy without its history can be told by AIPO_COMMIT.
+    """
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
-        return ""
+        return os.environ.get("AIPO_COMMIT", "")
     command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -23,7 +23,7 @@ from aipo import initial
 from aipo.adam import Adam, AdamState
 from aipo.batch import per_image
 from aipo.errors import InputError
-from aipo.iterate import FINISH, Result, Solver, Status, make_result
+from aipo.iterate import Result, Solver, Status, exact_share, make_result
 from aipo.problem import MapProblem
 
 __all__ = ["Amortized"]
@@ -216,7 +216,9 @@ class Amortized(Solver[AmortizedState]):
         return replace(state, x=torch.where(per_image(state.running, x), x, state.x), k=k)
 
     def finishing(self, state: AmortizedState) -> Tensor:
-        return (state.lam >= state.lam_max) & (state.k >= (1 - FINISH) * self._rounds_K(state))
+        K = self._rounds_K(state)
+        # As in `FixedLambda`: a round with a constant step gains nothing from exact steps.
+        return (state.lam >= state.lam_max) & (K - state.k <= (exact_share(K) if self.last_K is not None else 0))
 
     def result(self, problem: MapProblem, state: AmortizedState) -> Result:
         """`trajectory` has one (B, rounds) tensor per column: lam, delta, K, D, P, L; NaN after an image's last."""

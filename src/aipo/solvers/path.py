@@ -31,7 +31,7 @@ from aipo.batch import per_image, some
 from aipo.discrepancy import expected_chi2
 from aipo.engine import Evaluation
 from aipo.errors import InputError
-from aipo.iterate import FINISH, Result, Solver, State, Status
+from aipo.iterate import Result, Solver, State, Status, exact_share
 from aipo.path import Path
 from aipo.problem import MapProblem
 from aipo.solvers.quasi_newton import TINY, local_curvature, newest, put, two_loop
@@ -344,7 +344,7 @@ class FollowPath(Solver[PathState]):
         return torch.maximum(found, state.index + 1).clamp(max=len(logs) - 1)
 
     def finishing(self, state: PathState) -> Tensor:
-        return state.evals >= (1 - FINISH) * self.evals
+        return self.evals - state.evals <= exact_share(self.evals)
 
     def restate(self, problem: MapProblem, state: PathState) -> PathState:
         state, values = super().restate(problem, state), state.path_values.clone()

@@ -1,0 +1,140 @@
+"""What the paper leaves open, tried: readings of Algorithm 2, and step sizes of the tuned baselines.
+
+    python benchmarks/readings.py PRIOR [--task NAME ...] --images FILE [--count 8] [--parts readings steps]
+        [--precision fast] [--json FILE] [--budget SECONDS]
+
+FILE is a mosaic of validation images; no number of this script comes from a test image.
+
+readings: Algorithm 2 in each of READINGS, against a constant step from the three other starts with the evaluations that
+it took, image by image. The paper finds Algorithm 2 lowest in every cell; the reading that comes closest to that is the
+one to keep.
+steps: the decayed Adam from each start, with the same evaluations, at each of ALPHAS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import aipo
+from aipo import initial
+from aipo.adam import Adam
+from aipo.bench.protocol import TASKS
+from aipo.dataset import load_images
+from aipo.files import write_atomically
+from aipo.initial import MaximumLikelihood
+
+LAMBDAS = (0.3, 1.0, 2.0)
+ALPHAS = (0.01, 0.03, 0.1)
+CLIPPED, ONE_SWEEP = "y clipped to [0, 1]", "one sweep of projections in a step of the start"
+READINGS = {
+    "as we read it": aipo.Amortized(),
+    "moments kept": aipo.Amortized(moments="keep"),
+    "delta_min = ratio": aipo.Amortized(delta_min_rule="ratio"),
+    "no round at Lambda": aipo.Amortized(last_round="as printed"),
+    CLIPPED: aipo.Amortized(),
+    ONE_SWEEP: aipo.Amortized(),
+}
+
+
+class Setting:
+    """Images measured by one task, once for each lam, and the three starts."""
+
+    def __init__(self, prior: aipo.Prior, task: str, truth: Tensor, precision: str, reading: str):
+        operator, noise = TASKS[task].make_operator(prior.image_shape), TASKS[task].noise
+        y = operator.measure(truth, noise, seed=1)
+        if reading == CLIPPED:
+            y = y.clamp(0, 1)
+        once = aipo.MapProblem(prior, operator, noise, y, precision)
+        sweeps = 1 if reading == ONE_SWEEP else MaximumLikelihood.sweeps
+        mle = initial.mle(once) if task == "denoise" else MaximumLikelihood(sweeps=sweeps).solve(once, 0.0)
+        starts = {"mle": mle.x, "random": initial.random(once, seed=2), "zero": initial.zero(once)}
+        self.starts = {name: x.repeat(len(LAMBDAS), 1, 1, 1) for name, x in starts.items()}
+        self.spent = mle.evals.repeat(len(LAMBDAS))
+        self.problem = aipo.MapProblem(prior, operator, noise, y.repeat(len(LAMBDAS), *[1] * (y.ndim - 1)), precision)
+        self.lam = torch.tensor(LAMBDAS, device=truth.device).repeat_interleave(len(truth))
+
+    def amortized(self, solver: aipo.Amortized) -> aipo.Result:
+        return solver.solve(self.problem, self.lam, self.starts["mle"])
+
+    def fixed(self, start: str, evals: Tensor, alpha: float, schedule: str, adam: Adam) -> aipo.Result:
+        """`evals` is what Algorithm 2 took; a start that cost nothing gets those of the MLE as well."""
+        steps = evals - 1 if start == "mle" else evals + self.spent - 1
+        solver = aipo.FixedLambda(tuple(steps.tolist()), alpha, schedule, adam)
+        return solver.solve(self.problem, self.lam, self.starts[start])
+
+    def means(self, result: aipo.Result) -> list[float]:
+        return result.loss.unflatten(0, (len(LAMBDAS), -1)).double().mean(1).tolist()
+
+
+def readings(prior: aipo.Prior, task: str, truth: Tensor, precision: str) -> Iterator[dict[str, Any]]:
+    for name, solver in READINGS.items():
+        if (name == CLIPPED and task.startswith("ncs")) or (name == ONE_SWEEP and not task.startswith("ncs")):
+            continue  # measurements that are no picture are not clipped; only with sensing do the projections alternate
+        setting = Setting(prior, task, truth, precision, name)
+        found = setting.amortized(solver)
+        loss = {"aipo": setting.means(found)}
+        for start in setting.starts:
+            fixed = setting.fixed(start, found.evals, solver.alpha, "constant", Adam())
+            loss[f"{start}_init"] = setting.means(fixed)
+        yield {"part": "readings", "task": task, "reading": name, "evals": found.evals.double().mean().item(), **loss}
+
+
+def steps(prior: aipo.Prior, task: str, truth: Tensor, precision: str) -> Iterator[dict[str, Any]]:
+    setting = Setting(prior, task, truth, precision, "as we read it")
+    evals = setting.amortized(aipo.Amortized()).evals
+    tuned = aipo.FixedLambda.decayed()
+    for alpha in ALPHAS:
+        for start in setting.starts:
+            result = setting.fixed(start, evals, alpha, tuned.schedule, tuned.adam)
+            yield {"part": "steps", "task": task, "alpha": alpha, "start": start, "loss": setting.means(result)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prior")
+    parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=8)
+    parser.add_argument("--parts", nargs="+", default=["readings", "steps"], choices=["readings", "steps"])
+    parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
+    parser.add_argument("--budget", type=float, default=float("inf"))
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    prior = aipo.load_prior(args.prior).to(device)
+    images = load_images(args.images, size=prior.image_shape[1], mosaics=True)[: args.count]
+    truth = images.to(device).float() / 255
+    document: dict[str, Any] = {
+        "prior": args.prior,
+        "sha256": prior.card["sha256"],
+        "images": f"{args.images.name}, the first {args.count}",
+        "lambdas": LAMBDAS,
+        "precision": args.precision,
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "rows": [],
+    }
+    begin = time.monotonic()
+    for part in args.parts:
+        for task in args.task:
+            for row in {"readings": readings, "steps": steps}[part](prior, task, truth, args.precision):
+                document["rows"].append(row)
+                print(f"{time.monotonic() - begin:6.1f} s  {row}", flush=True)
+                if args.json:
+                    write_atomically(args.json, (json.dumps(document, indent=1) + "\n").encode())
+                if time.monotonic() - begin > args.budget:
+                    return
+
+
+if __name__ == "__main__":
+    main()
