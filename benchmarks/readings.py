@@ -38,6 +38,7 @@ READINGS = {
     "as we read it": aipo.Amortized(),
     "moments kept": aipo.Amortized(moments="keep"),
     "delta_min = ratio": aipo.Amortized(delta_min_rule="ratio"),
+    "alpha decays at each step": aipo.Amortized(decay="step"),
     "no round at Lambda": aipo.Amortized(last_round="as printed"),
     CLIPPED: aipo.Amortized(),
     ONE_SWEEP: aipo.Amortized(),
@@ -74,8 +75,11 @@ class Setting:
         return result.loss.unflatten(0, (len(LAMBDAS), -1)).double().mean(1).tolist()
 
 
-def readings(prior: aipo.Prior, task: str, truth: Tensor, precision: str) -> Iterator[dict[str, Any]]:
-    for name, solver in READINGS.items():
+def readings(
+    prior: aipo.Prior, task: str, truth: Tensor, precision: str, wanted: list[str]
+) -> Iterator[dict[str, Any]]:
+    for name in wanted:
+        solver = READINGS[name]
         if (name == CLIPPED and task.startswith("ncs")) or (name == ONE_SWEEP and not task.startswith("ncs")):
             continue  # measurements that are no picture are not clipped; only with sensing do the projections alternate
         setting = Setting(prior, task, truth, precision, name)
@@ -103,6 +107,7 @@ def main() -> None:
     parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--count", type=int, default=8)
+    parser.add_argument("--reading", nargs="+", default=list(READINGS), choices=list(READINGS))
     parser.add_argument("--parts", nargs="+", default=["readings", "steps"], choices=["readings", "steps"])
     parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
     parser.add_argument("--budget", type=float, default=float("inf"))
@@ -127,7 +132,12 @@ def main() -> None:
     begin = time.monotonic()
     for part in args.parts:
         for task in args.task:
-            for row in {"readings": readings, "steps": steps}[part](prior, task, truth, args.precision):
+            rows = (
+                readings(prior, task, truth, args.precision, args.reading)
+                if part == "readings"
+                else steps(prior, task, truth, args.precision)
+            )
+            for row in rows:
                 document["rows"].append(row)
                 print(f"{time.monotonic() - begin:6.1f} s  {row}", flush=True)
                 if args.json:

@@ -25,7 +25,7 @@ from aipo.solvers.path import FollowPath, follow_path
 
 __all__ = ["METHODS", "NO_LAM", "Method", "Outcome"]
 
-PATH_EVALS = 70
+PATH_EVALS = 65
 NO_LAM = 0.0
 # Of the decayed Adam: what `FixedLambda.decayed` has by default.
 TUNED_ALPHA = 0.03
@@ -139,7 +139,7 @@ def _lbfgs(work: Work) -> Outcome:
     return Outcome(x, D, P, evals + work.mle.evals, [path.status for path in found])
 
 
-AIPO = Amortized()
+AIPO = Amortized(decay="step")
 CONSTANT, DECAYED = FixedLambda(), FixedLambda.decayed(alpha=TUNED_ALPHA)
 BUDGET = ("aipo",)
 

@@ -5,7 +5,9 @@ A gradient of a flow is hundreds of short kernels; for a few images launching th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -49,7 +51,7 @@ class Graph:
                 for _ in range(WARM_UPS):
                     function(*self.inputs)
             here.wait_stream(aside)
-            with torch.cuda.graph(self.graph, pool=pool, stream=aside):
+            with _nothing_collected(), torch.cuda.graph(self.graph, pool=pool, stream=aside):
                 self.outputs = list(function(*self.inputs))
                 if feedback:
                     for mine, new in zip(self.inputs, self.outputs, strict=True):
@@ -68,3 +70,15 @@ class Graph:
         """Replay a graph with feedback: its inputs, which are now the outputs, and which the next replay overwrites."""
         self.graph.replay()
         return self.inputs
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Python may free an old graph at any moment; while another is being recorded, that would spoil the recording."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -39,6 +39,7 @@ class AmortizedState(AdamState):
     lam_max: Tensor
     k: Tensor
     round: Tensor
+    alpha: Tensor
     L_start: Tensor
     delta_min: Tensor
     change: Tensor
@@ -53,7 +54,7 @@ class Amortized(Solver[AmortizedState]):
         alpha, K, r: step size, steps in the first round, target relative change of the loss.
         delta_min_share: delta_min starts at this share of Lambda (the paper's 1/20); its bounds are a quarter and
             four times that, the upper one at most 1.
-        K_growth, alpha_decay: factors of K and alpha from round to round.
+        K_growth, alpha_decay: factors of K from round to round, and of alpha (see decay).
         mle_iterations: projected-gradient iterations for the start at lam = 0, when x0 is not given.
         last_K: steps of the round at Lambda, if not K, decayed to zero along a cosine. The paper's constant step ends
             every round well above its minimum; for the intermediate ones that does not matter.
@@ -64,6 +65,7 @@ class Amortized(Solver[AmortizedState]):
         delta_min_rule: "power" (the paper's remark: delta_min ** ratio) or "ratio" (step 10 as printed).
         last_round: "at Lambda" solves a last round at exactly Lambda; "as printed" stops as soon as lam >= Lambda,
             so that the last solve happened at a smaller lam.
+        decay: alpha shrinks from "round" to round (step 13 as printed) or from "step" to step.
         direction: "adam" (the paper's experiments) or "gradient" (step 5 as printed).
 
     x0 is the solution at lam = 0, by default `initial.mle`, whose evaluations are then counted too.
@@ -83,6 +85,7 @@ class Amortized(Solver[AmortizedState]):
     moments: Literal["reset", "keep"] = "reset"
     delta_min_rule: Literal["power", "ratio"] = "power"
     last_round: Literal["at Lambda", "as printed"] = "at Lambda"
+    decay: Literal["round", "step"] = "round"
     direction: Literal["adam", "gradient"] = "adam"
     max_evals: int = 20_000
     max_rounds: int = 200
@@ -111,6 +114,7 @@ class Amortized(Solver[AmortizedState]):
             ("moments", self.moments, ("reset", "keep")),
             ("delta_min_rule", self.delta_min_rule, ("power", "ratio")),
             ("last_round", self.last_round, ("at Lambda", "as printed")),
+            ("decay", self.decay, ("round", "step")),
             ("direction", self.direction, ("adam", "gradient")),
         ):
             if value not in allowed:
@@ -130,6 +134,7 @@ class Amortized(Solver[AmortizedState]):
             lam_max=lam_max,
             k=count,
             round=count,
+            alpha=torch.full_like(lam_max, self.alpha),
             L_start=torch.full_like(lam_max, torch.nan),
             delta_min=self.delta_min_share * lam_max,
             change=torch.full_like(lam_max, torch.nan),
@@ -177,6 +182,7 @@ class Amortized(Solver[AmortizedState]):
             delta_min=torch.where(growing, delta_min, state.delta_min),
             k=state.k.masked_fill(growing, 0),
             round=rounds,
+            alpha=self._decayed(state.alpha, growing, "round"),
         )
         if self.moments == "reset":
             fresh = per_image(growing, state.x)
@@ -205,15 +211,19 @@ class Amortized(Solver[AmortizedState]):
         return replace(state, trajectory=state.trajectory.scatter(1, index, new[:, None]))
 
     def _descend(self, state: AmortizedState, gradient: Tensor) -> AmortizedState:
-        alpha = self.alpha * self.alpha_decay ** state.round.to(gradient.dtype)
+        alpha = state.alpha
         if self.last_K is not None:
             cosine = 0.5 * (1 + torch.cos(math.pi * state.k.to(alpha.dtype) / self.last_K))
             alpha = torch.where(state.lam >= state.lam_max, alpha * cosine, alpha)
+        state = replace(state, alpha=self._decayed(state.alpha, state.running, "step"))
         k = state.k + state.running
         if self.direction == "adam":
             return replace(self.adam.descend(state, gradient, alpha), k=k)
         x = state.x - per_image(alpha, gradient) * gradient
         return replace(state, x=torch.where(per_image(state.running, x), x, state.x), k=k)
+
+    def _decayed(self, alpha: Tensor, which: Tensor, now: str) -> Tensor:
+        return torch.where(which, self.alpha_decay * alpha, alpha) if self.decay == now else alpha
 
     def finishing(self, state: AmortizedState) -> Tensor:
         K = self._rounds_K(state)
