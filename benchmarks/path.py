@@ -139,7 +139,7 @@ class Bench:
         self.record("paper", "path, 70", path.x, path.evals[:, -1].mean().item(), time.monotonic() - start)
         start = time.monotonic()
         begin = aipo.initial.mle(self.problem(count))
-        x, evals = self.all_lambdas(aipo.Amortized(), begin.x)
+        x, evals = self.all_lambdas(aipo.Amortized(decay="round"), begin.x)
         evals += len(LAMBDAS) * begin.evals.double().mean().item()
         self.record("paper", "Algorithm 2, once per lam", x, evals, time.monotonic() - start)
         self.write()

@@ -2,6 +2,7 @@
 
     python benchmarks/readings.py PRIOR [--task NAME ...] --images FILE [--count 8] [--parts readings steps]
         [--precision fast] [--json FILE] [--budget SECONDS]
+    python benchmarks/readings.py --table JSON ...
 
 FILE is a mosaic of validation images; no number of this script comes from a test image.
 
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +34,21 @@ from aipo.dataset import load_images
 from aipo.files import write_atomically
 from aipo.initial import MaximumLikelihood
 
+STARTS = ("mle", "random", "zero")
 LAMBDAS = (0.3, 1.0, 2.0)
 ALPHAS = (0.01, 0.03, 0.1)
-CLIPPED, ONE_SWEEP = "y clipped to [0, 1]", "one sweep of projections in a step of the start"
+CLIPPED, ONE_SWEEP = "and y clipped to [0, 1]", "and one sweep of projections in a step of the start"
+PRINTED = aipo.Amortized(decay="round")
 READINGS = {
-    "as we read it": aipo.Amortized(),
-    "moments kept": aipo.Amortized(moments="keep"),
-    "delta_min = ratio": aipo.Amortized(delta_min_rule="ratio"),
-    "alpha decays at each step": aipo.Amortized(decay="step"),
-    "no round at Lambda": aipo.Amortized(last_round="as printed"),
-    CLIPPED: aipo.Amortized(),
-    ONE_SWEEP: aipo.Amortized(),
+    "alpha decays from round to round": PRINTED,
+    "and moments kept": replace(PRINTED, moments="keep"),
+    "and delta_min = ratio": replace(PRINTED, delta_min_rule="ratio"),
+    "and no round at Lambda": replace(PRINTED, last_round="as printed"),
+    CLIPPED: PRINTED,
+    ONE_SWEEP: PRINTED,
+    "alpha decays from step to step": aipo.Amortized(),
+    "from step to step, and moments kept": aipo.Amortized(moments="keep"),
+    "from step to step, and delta_min = ratio": aipo.Amortized(delta_min_rule="ratio"),
 }
 
 
@@ -92,8 +99,8 @@ def readings(
 
 
 def steps(prior: aipo.Prior, task: str, truth: Tensor, precision: str) -> Iterator[dict[str, Any]]:
-    setting = Setting(prior, task, truth, precision, "as we read it")
-    evals = setting.amortized(aipo.Amortized()).evals
+    setting = Setting(prior, task, truth, precision, "")
+    evals = setting.amortized(PRINTED).evals
     tuned = aipo.FixedLambda.decayed()
     for alpha in ALPHAS:
         for start in setting.starts:
@@ -101,11 +108,36 @@ def steps(prior: aipo.Prior, task: str, truth: Tensor, precision: str) -> Iterat
             yield {"part": "steps", "task": task, "alpha": alpha, "start": start, "loss": setting.means(result)}
 
 
+def print_tables(documents: list[dict[str, Any]]) -> None:
+    """For each reading how often it is lowest and by how much at each lam; for each step size its loss."""
+    found: dict[str, list[list[float]]] = {}
+    for row in (row for document in documents for row in document["rows"] if row["part"] == "readings"):
+        best = [min(losses) for losses in zip(*(row[f"{start}_init"] for start in STARTS), strict=True)]
+        margins = [b - a for a, b in zip(row["aipo"], best, strict=True)]
+        found.setdefault(row["reading"], []).append(margins)
+    print("| reading | lowest | " + " | ".join(f"median margin, lam {lam:g}" for lam in LAMBDAS) + " |")
+    print("|---" * (2 + len(LAMBDAS)) + "|")
+    for reading, cells in found.items():
+        won = sum(margin > 0 for margins in cells for margin in margins)
+        medians = [statistics.median(column) for column in zip(*cells, strict=True)]
+        total = len(cells) * len(LAMBDAS)
+        print(f"| {reading} | {won} of {total} | " + " | ".join(f"{m:.0f}" for m in medians) + " |")
+    print("\n| prior, task | start | " + " | ".join(f"alpha {alpha}" for alpha in ALPHAS) + " |")
+    print("|---" * (2 + len(ALPHAS)) + "|")
+    for document in documents:
+        steps = [row for row in document["rows"] if row["part"] == "steps"]
+        for task, start in dict.fromkeys((row["task"], row["start"]) for row in steps):
+            by = {row["alpha"]: row["loss"] for row in steps if (row["task"], row["start"]) == (task, start)}
+            cells = [", ".join(f"{loss:.0f}" for loss in by[alpha]) for alpha in ALPHAS]
+            print(f"| {document['prior'].removeprefix('celeba64-')}, {task} | {start} | " + " | ".join(cells) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prior")
+    parser.add_argument("prior", nargs="?")
+    parser.add_argument("--table", nargs="+", type=Path, help="print what these results say")
     parser.add_argument("--task", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--images", type=Path)
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--reading", nargs="+", default=list(READINGS), choices=list(READINGS))
     parser.add_argument("--parts", nargs="+", default=["readings", "steps"], choices=["readings", "steps"])
@@ -113,6 +145,11 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.table:
+        print_tables([json.loads(file.read_text()) for file in args.table])
+        return
+    if not (args.prior and args.images):
+        parser.error("give a prior and --images, or --table")
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     prior = aipo.load_prior(args.prior).to(device)

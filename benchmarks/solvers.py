@@ -24,6 +24,7 @@ LAM = {"denoise": 0.3, "inpaint": 1.0, "sensing": 0.2}
 
 SOLVERS = {
     "Algorithm 2, the paper's settings": aipo.Amortized(),
+    "Algorithm 2, alpha decays from round to round": aipo.Amortized(decay="round"),
     "Algorithm 2, Adam's moments kept": aipo.Amortized(moments="keep"),
     "Amortized.quick()": aipo.Amortized.quick(),
     "FollowPath, one lam": None,

@@ -13,7 +13,18 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
 from aipo.errors import InputError
-from aipo.images import png_bytes, read_image, read_mask, tile, to_uint8, write_image
+from aipo.images import (
+    color_mask,
+    open_picture,
+    png_bytes,
+    read_image,
+    read_kernel,
+    read_mask,
+    read_numbers,
+    tile,
+    to_uint8,
+    write_image,
+)
 
 LEVELS = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(LEVELS)
@@ -79,6 +90,80 @@ def test_jpeg_is_read_within_its_loss(tmp_path):
     assert (x[0, :, 0] - torch.from_numpy(ramp) / 255).abs().max() < 0.02
 
 
+def grey(levels):
+    return Image.fromarray(levels[..., 0])
+
+
+def test_grey_is_one_channel_and_becomes_colour_by_copying(tmp_path):
+    grey(LEVELS).save(tmp_path / "a.png")
+    grey(LEVELS).convert("LA").save(tmp_path / "b.png")
+    np.save(tmp_path / "c.npy", LEVELS[..., 0])
+    for name in ("a.png", "b.png", "c.npy"):
+        assert torch.equal(open_picture(tmp_path / name).x, TENSOR[:1])
+        assert torch.equal(read_image(tmp_path / name), TENSOR[:1].expand(3, 64, 64))
+    Image.fromarray(checks()).convert("1").save(tmp_path / "d.png")
+    assert torch.equal(open_picture(tmp_path / "d.png").x[0], torch.from_numpy(checks() / 255).float())
+
+
+def test_16_bits(tmp_path):
+    deep = np.random.default_rng(0).integers(0, 2**16, (64, 64), dtype=np.uint16)
+    expected = torch.from_numpy(deep.astype(np.float32) / 65535)
+    Image.fromarray(deep).save(tmp_path / "a.png")
+    Image.fromarray(deep).save(tmp_path / "a.tif")
+    np.save(tmp_path / "a.npy", deep)
+    for name in ("a.png", "a.tif", "a.npy"):
+        opened = open_picture(tmp_path / name)
+        assert torch.equal(opened.x[0], expected)
+        assert opened.notes == ()
+    colour = np.repeat(deep[..., None], 3, axis=2).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in colour)
+    (tmp_path / "colour.png").write_bytes(raw_png(64, 64, 16, 2, rows))
+    opened = open_picture(tmp_path / "colour.png")
+    assert (opened.x[0] - expected).abs().max() < 1.01 / 255
+    assert opened.notes == ("16 bits per channel: the upper 8 are used",)
+
+
+def test_palette_and_opaque_alpha_are_exact(tmp_path):
+    coarse = PICTURE.quantize(64)
+    coarse.save(tmp_path / "a.png")
+    coarse.convert("RGBA").save(tmp_path / "b.png")
+    expected = torch.from_numpy(np.asarray(coarse.convert("RGB")).copy()).permute(2, 0, 1) / 255
+    assert torch.equal(read_image(tmp_path / "a.png"), expected)
+    opened = open_picture(tmp_path / "b.png")
+    assert torch.equal(opened.x, expected)
+    assert opened.clear is None
+    assert opened.notes == ("opaque alpha channel: dropped",)
+
+
+def test_transparent_pixels_are_told_apart(tmp_path):
+    alpha = Image.fromarray(checks())
+    picture = PICTURE.convert("RGBA")
+    picture.putalpha(alpha)
+    picture.save(tmp_path / "a.png")
+    opened = open_picture(tmp_path / "a.png")
+    assert torch.equal(opened.clear[0], torch.from_numpy(checks() == 0))
+    assert torch.equal(opened.x, TENSOR)
+
+
+def test_of_a_cameras_two_pictures_the_first_is_read(tmp_path):
+    PICTURE.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[PICTURE.rotate(90)], quality=100)
+    opened = open_picture(tmp_path / "a.jpg")
+    assert (opened.x - TENSOR).abs().mean() < 0.75 * (opened.x - TENSOR.rot90(1, (1, 2))).abs().mean()
+    assert opened.notes == ("holds several pictures: the first is used",)
+
+
+def test_noise_may_leave_the_range_but_another_scale_may_not(tmp_path):
+    noisy = TENSOR * 0.5 + 0.25 + 0.15 * torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert noisy.min() < 0
+    np.save(tmp_path / "a.npy", noisy.numpy())
+    assert torch.equal(open_picture(tmp_path / "a.npy", noisy=True).x, noisy)
+    assert_refused(open_picture, tmp_path / "a.npy", "span")
+    np.save(tmp_path / "b.npy", (2 * TENSOR - 1).numpy())
+    assert_refused(lambda path: open_picture(path, noisy=True), tmp_path / "b.npy", "span [-1, 1]")
+    np.save(tmp_path / "c.npy", (255 * TENSOR).numpy())
+    assert_refused(lambda path: open_picture(path, noisy=True), tmp_path / "c.npy", "span [0, 255]")
+
+
 def test_a_picture_is_turned_as_its_orientation_tag_says(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be shown turned clockwise by 90 degrees
@@ -97,15 +182,11 @@ BAD_PICTURES = {
     "wide.png": (encoded(PICTURE.resize((80, 64))), "80x64 pixels (width x height), expected 64x64"),
     "bomb.png": (raw_png(10_000, 10_000, 8, 2), "10000x10000"),
     "larger_bomb.png": (raw_png(30_000, 30_000, 8, 2), "far too large"),
-    "alpha.png": (encoded(PICTURE.convert("RGBA")), "alpha"),
-    "grey_alpha.png": (encoded(PICTURE.convert("LA")), "alpha"),
-    "transparent_colour.png": (encoded(PICTURE, transparency=(1, 2, 3)), "alpha"),
-    "grey.png": (encoded(PICTURE.convert("L")), "greyscale"),
-    "one_bit.png": (encoded(PICTURE.convert("1")), "1-bit"),
-    "palette.png": (encoded(PICTURE.convert("P")), "palette"),
+    "transparent.png": (encoded(Image.new("RGBA", (64, 64), (9, 9, 9, 200))), "transparent"),
+    "transparent_colour.png": (encoded(Image.new("RGB", (64, 64), (1, 2, 3)), transparency=(1, 2, 3)), "transparent"),
+    "float.tif": (encoded(Image.new("F", (64, 64)), "TIFF"), "floating-point"),
+    "huge.png": (raw_png(7_100, 7_100, 8, 2), "7100x7100"),
     "cmyk.jpg": (encoded(PICTURE.convert("CMYK"), "JPEG"), "CMYK"),
-    "grey16.png": (encoded(Image.fromarray(LEVELS[..., 0].astype(np.uint16))), "16 bits"),
-    "colour16.png": (raw_png(64, 64, 16, 2, bytes(64 * (1 + 64 * 6))), "16 bits"),
     "animated.png": (encoded(PICTURE, save_all=True, append_images=[PICTURE.rotate(90)]), "2 pictures"),
     "animated.webp": (
         encoded(PICTURE, "WEBP", save_all=True, append_images=[PICTURE.rotate(90)]),
@@ -116,7 +197,8 @@ BAD_PICTURES = {
     "archive.npy": (npz(LEVELS), "not a readable .npy"),
     "truncated.npy": (npy(LEVELS)[:-1], "not a readable .npy"),
     "objects.npy": (npy(np.array([{}], dtype=object)), "not a readable .npy"),
-    "small.npy": (npy(LEVELS[:32]), "shape (32, 64, 3), expected (64, 64, 3) or (3, 64, 64)"),
+    "small.npy": (npy(LEVELS[:32]), "64x32 pixels (width x height), expected 64x64"),
+    "four.npy": (npy(np.zeros((64, 64, 4))), "shape (64, 64, 4)"),
     "integers.npy": (npy(LEVELS.astype(np.int64)), "int64"),
     "nan.npy": (npy(np.full((64, 64, 3), np.nan)), "NaN"),
     "infinite.npy": (npy(np.full((64, 64, 3), np.inf)), "infinite"),
@@ -201,12 +283,71 @@ def painted(value, mode="L"):
         (painted(33), "1 mask pixels are neither black nor white, the first at row 3, column 5"),
         (painted(222), "neither"),
         (painted((255, 255, 0), "RGB"), "neither"),
-        (Image.fromarray(checks()).convert("RGBA"), "alpha"),
+        (Image.new("RGBA", (64, 64), (255, 255, 255, 9)), "transparent"),
     ],
 )
 def test_an_unusable_mask_is_refused_in_one_line(tmp_path, picture, reason):
     picture.save(tmp_path / "mask.png")
     assert_refused(lambda path: read_mask(path, (64, 64)), tmp_path / "mask.png", reason)
+
+
+MAGENTA = torch.tensor([1.0, 0.0, 1.0])[:, None, None]
+
+
+def test_a_painted_colour_is_missing_with_its_soft_rim():
+    x = torch.full((3, 16, 16), 0.4)
+    x[:, 4:8, 4:8] = MAGENTA - 0.02 * MAGENTA
+    x[:, 3, 4:8] = (MAGENTA[:, 0] * 2 + 0.4) / 3  # the brush's rim
+    x[:, 12, 12] = (MAGENTA[:, 0, 0] * 2 + 0.4) / 3  # the same colour elsewhere is part of the picture
+    expected = torch.ones(1, 16, 16)
+    expected[:, 3:8, 4:8] = 0
+    for color in ("ff00ff", "#FF00FF", "magenta"):
+        assert torch.equal(color_mask(x, color), expected)
+
+
+@pytest.mark.parametrize(
+    ("color", "reason"), [("mauve-ish", "no colour"), ("00ff00", "no pixel"), ("666666", "every pixel")]
+)
+def test_an_unusable_mask_colour(color, reason):
+    with pytest.raises(InputError, match=reason):
+        color_mask(torch.full((3, 8, 8), 0.4), color)
+
+
+# --- numbers in ---
+
+
+def test_kernels_and_vectors(tmp_path):
+    kernel = np.outer([1, 2, 1], [1, 4, 1]) / 24
+    np.save(tmp_path / "k.npy", kernel)
+    assert torch.equal(read_kernel(tmp_path / "k.npy"), torch.from_numpy(kernel))
+    Image.fromarray((kernel * 255 * 3).astype(np.uint8)).save(tmp_path / "k.png")
+    assert torch.equal(
+        read_kernel(tmp_path / "k.png"), torch.from_numpy((kernel * 255 * 3).astype(np.uint8) / 255).float()
+    )
+    np.save(tmp_path / "y.npy", np.arange(5))
+    assert read_numbers(tmp_path / "y.npy", 1).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (npy(np.zeros(3)), "shape (3,)"),
+        (npy(np.zeros((3, 3))), "add up"),
+        (npy(np.full((3, 3), np.nan)), "NaN"),
+        (npy(np.full((3, 3), "a")), "real numbers"),
+        (npy(np.zeros((0, 3))), "real numbers"),
+        (b"nothing", "not a readable .npy"),
+    ],
+)
+def test_unusable_numbers_are_refused_in_one_line(tmp_path, content, reason):
+    (tmp_path / "k.npy").write_bytes(content)
+    assert_refused(read_kernel, tmp_path / "k.npy", reason)
+
+
+def test_a_coloured_kernel_is_refused(tmp_path):
+    PICTURE.save(tmp_path / "k.png")
+    assert_refused(read_kernel, tmp_path / "k.png", "grey")
+    assert_refused(lambda path: read_numbers(path, 1), tmp_path / "k.png", ".npy")
 
 
 # --- pictures out ---

@@ -5,6 +5,8 @@ Whatever needs torch is imported inside the commands, so that help and usage err
 
 from __future__ import annotations
 
+import errno
+import os
 import textwrap
 import time
 from collections.abc import Iterable
@@ -16,16 +18,29 @@ import typer
 from typer.core import TyperGroup
 
 from aipo.errors import InputError
-from aipo.terminal import BenchBar, TrainingBar, complain, print_card, print_json, print_line, print_table
+from aipo.terminal import BenchBar, RestoreBar, TrainingBar, complain, print_card, print_json, print_line, print_table
 
 __all__ = ["app", "main"]
 
 DEFAULT_PRIOR = "celeba64-realnvp-small"
+STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # nobody's mistake, and no bug
 
 
 class Task(StrEnum):
+    """The names of `aipo.tasks.TASKS`, which cannot be imported here."""
+
     denoise = "denoise"
     inpaint = "inpaint"
+    superres = "superres"
+    deblur = "deblur"
+    colorize = "colorize"
+    sense = "sense"
+
+
+class Fit(StrEnum):
+    crop = "crop"
+    resize = "resize"
+    align = "align"
 
 
 class SolverName(StrEnum):
@@ -51,9 +66,14 @@ class _Group(TyperGroup):
         except InputError as error:
             complain(str(error))
             raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            complain("interrupted; every file that was written is complete")
+        except KeyboardInterrupt as interrupt:
+            complain(f"interrupted; {str(interrupt) or 'every file that was written is complete'}")
             raise typer.Exit(130) from None
+        except OSError as error:
+            if error.errno not in STORAGE_ERRORS:
+                raise
+            complain(f"cannot write: {error.strerror}; what was finished is in place, make room and run it again")
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(
@@ -81,6 +101,9 @@ QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but er
 
 
 def main() -> None:
+    # Before torch is imported. Threads that wait by spinning make everything five to ten times slower where other
+    # programs want the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app(prog_name="aipo")
 
 
@@ -132,16 +155,52 @@ def demo(
 @app.command(epilog="Example: aipo restore noisy.png --task denoise --out restored")
 def restore(
     pictures: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE", help="Corrupted pictures, RGB with 8 bits, or .npy arrays.")
+        list[Path],
+        typer.Argument(
+            metavar="IMAGE|FOLDER",
+            readable=False,  # not typer's business: our own line says it better
+            help="Corrupted pictures: PNG, JPEG, WebP, TIFF, BMP or .npy, 8 or 16 bits, colour or grey; for sense, "
+            ".npy vectors. Of a folder all pictures in it.",
+        ),
     ],
     task: Annotated[Task, typer.Option(help="What happened to the pictures.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Folder for the results; made if needed.")],
     sigma: Annotated[
         float | None,
         typer.Option(
             help="Standard deviation of the noise for pixels in 0..1.",
-            show_default="0.02 to inpaint, estimated to denoise",
+            show_default="estimated to denoise, 0.1 for sense, 0.01 for superres, else 0.02",
         ),
+    ] = None,
+    fit: Annotated[
+        Fit | None,
+        typer.Option(
+            help="For pictures of another size than the prior's. crop: the middle, pixel by pixel. resize: the middle "
+            "square, scaled. align: the largest face, and the result is put back into the picture.",
+            show_default="such pictures are refused",
+        ),
+    ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(readable=False, help="To inpaint: white pixels are kept, black ones are missing.")
+    ] = None,
+    mask_color: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RRGGBB|NAME",
+            help="To inpaint: the colour in which what is missing is painted.",
+            show_default="transparent pixels are missing",
+        ),
+    ] = None,
+    factor: Annotated[
+        int | None, typer.Option(help="For superres: enlarge 2 or 4 times.", show_default="from the picture's size")
+    ] = None,
+    blur: Annotated[float | None, typer.Option(help="To deblur: width of a Gaussian blur, in pixels.")] = None,
+    kernel: Annotated[
+        Path | None, typer.Option(readable=False, help="To deblur: or the kernel, a .npy array or a grey picture.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="For sense: seed of a random matrix.")] = None,
+    matrix: Annotated[
+        Path | None, typer.Option(readable=False, help="For sense: or the matrix, a .npy array (m, n).")
     ] = None,
     lam: Annotated[
         str,
@@ -152,9 +211,6 @@ def restore(
         ),
     ] = "auto",
     prior: PriorOption = DEFAULT_PRIOR,
-    mask: Annotated[
-        Path | None, typer.Option(help="To inpaint: white pixels are kept, black ones are missing.")
-    ] = None,
     solver: Annotated[
         SolverName,
         typer.Option(
@@ -165,26 +221,135 @@ def restore(
     ] = SolverName.path,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say what is done to each picture.")] = False,
 ) -> None:
-    """Restore corrupted pictures: remove noise, or fill in what is missing.
+    """Restore corrupted pictures: remove noise or blur, fill in, enlarge, colour.
 
-    Writes NAME.restored.png and NAME.json for each picture, and one report.html.
-    All pictures share the options and are solved together.
+    Writes NAME.restored.png, NAME.strip.png (the restorations over lam) and
+    NAME.json for each picture, and one report.html; with --fit align
+    NAME.restored.png is the whole picture, and NAME.face.png what was restored.
+
+    Grey pictures count as R = G = B, 16-bit colour is read with 8 bits, and
+    transparent pixels can only be inpainted. What was done is in NAME.json.
+
+    A picture that cannot be used stops no other: it is named at the end, and
+    the exit code is 1. After an interrupt the same command goes on with what is
+    missing. Nothing but earlier results is ever overwritten.
     """
-    from aipo.restore import REPORT, prepare, run, table
+    from aipo.restore import REPORT, Outcome, Settings, prepare, run, table
 
-    job = prepare(pictures, out, task=task.value, sigma=sigma, lam=lam, solver=solver.value, prior=prior, mask=mask)
-    records = run(job, progress=not (as_json or quiet))
+    settings = Settings(
+        task=task.value,
+        prior=prior,
+        sigma=sigma,
+        lam=lam,
+        solver=solver.value,
+        fit=fit.value if fit else None,
+        mask=mask,
+        mask_color=mask_color,
+        factor=factor,
+        kernel=kernel,
+        blur=blur,
+        matrix=matrix,
+        seed=seed,
+    )
+    job = prepare(pictures, out, settings)
+    outcome, wanted = Outcome(), len(job.listing.pictures)
+    try:
+        with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
+            for path in job.listing.skipped:
+                bar.say(f"{path}: skipped, not a picture")
+            run(job, bar, outcome)
+    except KeyboardInterrupt:
+        done = f"{outcome.done} of {wanted} pictures are restored"
+        raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
     report = out / REPORT
+    if not outcome.records:
+        _complain_of(outcome.failed)
+        raise typer.Exit(2)
     if as_json:
-        print_json({"report": str(report), "pictures": records})
+        failed = [{"picture": str(path), "error": reason} for path, reason in outcome.failed]
+        skipped = [str(path) for path in job.listing.skipped]
+        print_json({"report": str(report), "pictures": outcome.records, "failed": failed, "skipped": skipped})
     elif not quiet:
-        print_table(*table(records))
-        if job.sigma is None:
+        header, rows = table(outcome.records)
+        print_table(header[:4] + header[7:], [row[:4] + row[7:] for row in rows])
+        if any(record["sigma_from"] == "estimated" for record in outcome.records):
             print_line("sigma was estimated from each picture; give --sigma if you know it.")
-        done = sum(record["status"] == "done" for record in records)
-        print_line(f"Restored {done} of {len(records)} pictures in {records[0]['seconds']:.1f} s; see {report}")
-    _exit_if_failed([(record["picture"], record["status"]) for record in records])
+        if job.listing.skipped:
+            print_line(f"Files in the folders that are no pictures were skipped: {len(job.listing.skipped)}.")
+        if outcome.resumed:
+            print_line(f"Already there from an earlier run: {outcome.resumed}.")
+        total = len(outcome.records) + len(outcome.failed)
+        print_line(f"Restored {outcome.done} of {total} pictures in {outcome.seconds:.1f} s; see {report}")
+    _complain_of(outcome.failed)
+    _exit_if_failed([(record["picture"], record["status"]) for record in outcome.records])
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: aipo corrupt photo.png --task inpaint --fraction 0.25 --fit align --out corrupted")
+def corrupt(
+    pictures: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER", readable=False, help="Clean pictures.")],
+    task: Annotated[Task, typer.Option(help="What to do to them.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Folder for the results; made if needed.")],
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Standard deviation of the noise that is added, for pixels in 0..1.",
+            show_default="0.1 for denoise and sense, 0.01 for superres, else 0.02",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, metavar="INTEGER", help="Of all that is random.")] = 0,
+    fraction: Annotated[float, typer.Option(help="For inpaint: share of the picture that is missing.")] = 0.25,
+    block: Annotated[int, typer.Option(help="For inpaint: in blocks of so many pixels.")] = 4,
+    mask: Annotated[
+        Path | None, typer.Option(readable=False, help="For inpaint: or a mask, black where pixels shall be missing.")
+    ] = None,
+    factor: Annotated[int, typer.Option(help="For superres: make it 2 or 4 times smaller.")] = 2,
+    blur: Annotated[float, typer.Option(help="For deblur: width of a Gaussian blur, in pixels.")] = 1.5,
+    kernel: Annotated[
+        Path | None, typer.Option(readable=False, help="For deblur: or a kernel, a .npy array or a grey picture.")
+    ] = None,
+    measurements: Annotated[int, typer.Option(min=1, help="For sense: how many.")] = 2000,
+    fit: Annotated[Fit | None, typer.Option(help="Cut a square first, as restore does.")] = None,
+    size: Annotated[int, typer.Option(min=8, max=1024, help="With --fit: its side in pixels.")] = 64,
+    floats: Annotated[
+        bool, typer.Option("--npy", help="Write .npy files: nothing rounded to 8 bits or cut off at 0 and 1.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Make corrupted pictures from clean ones, to try `aipo restore` on, and print the command that restores them.
+
+    Writes NAME.TASK.png, or .npy vectors for sense, and the mask to inpaint. The same seed gives the same files.
+    """
+    from aipo.corrupt import Corruption
+    from aipo.corrupt import corrupt as run_corrupt
+
+    how = Corruption(
+        task=task.value,
+        sigma=sigma,
+        seed=seed,
+        mask=mask,
+        fraction=fraction,
+        block=block,
+        factor=factor,
+        kernel=kernel,
+        blur=blur,
+        measurements=measurements,
+        fit=fit.value if fit else None,
+        size=size,
+        floats=floats,
+    )
+    written = run_corrupt(pictures, out, how)
+    if as_json:
+        print_json(written)
+    elif not quiet:
+        for path in written["files"]:
+            print_line(path)
+        print_line(f"Restore with:\n{written['restore']}")
 
 
 @app.command(epilog="Example: aipo train photos --model realnvp-small --minutes 30 --out my-prior.safetensors")
@@ -262,6 +427,25 @@ def train(
     elif not quiet:
         bits_train, bits_val = (card["metrics"][f"bits_per_dim_{split}"] for split in ("train", "val"))
         print_line(f"{out}: {bits_val} bits/dim on validation images, {bits_train} on training images")
+
+
+@app.command("app", epilog="Example: aipo app --port 8000")
+def web_app(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in, without any password.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="INTEGER", help="0 takes any that is free.")] = 7860,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    prior: PriorOption = DEFAULT_PRIOR,
+    time_limit: Annotated[float, typer.Option(min=1, help="Seconds after which a restoration is stopped.")] = 120.0,
+) -> None:
+    """Restore pictures in the browser: paint what is missing, watch the restoration grow, choose lam by eye.
+
+    Needs the extra `app`. Everything is computed on this machine, and nothing is downloaded.
+    """
+    from aipo.web.server import serve
+
+    serve(host, port, prior, time_limit, browser, lambda address: print_line(f"Open {address} (Ctrl-C ends it)"))
 
 
 @priors_app.callback(invoke_without_command=True)
@@ -371,8 +555,8 @@ def bench_run(
     )
     with BenchBar(show=not (as_json or quiet)) as bar:
 
-        def report(tally: Tally, text: str) -> None:
-            bar.report(tally.total, tally.present + tally.written, text)
+        def report(tally: Tally, cell: str, share: float) -> None:
+            bar.report(tally.total, tally.present + tally.written, cell, share)
 
         tally = run(plan, Store(out), report)
     if as_json:
@@ -403,6 +587,11 @@ def _one_of(what: str, name: str, known: Iterable[str]) -> str:
     if name not in known:
         raise InputError(f"unknown {what} {name}; choose from {', '.join(known)}")
     return name
+
+
+def _complain_of(failed: list[tuple[Path, str]]) -> None:
+    for _, reason in failed:
+        complain(reason)
 
 
 def _exit_if_failed(statuses: list[tuple[str, str]]) -> None:

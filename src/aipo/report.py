@@ -1,10 +1,14 @@
-"""One HTML page that shows what a run did: pictures, tables, settings, and how to run it again.
+"""One HTML page that shows what a run did: pictures, tables, curves, settings, and how to run it again.
 
 The page is a single file that loads nothing: style and pictures are inside it, and its content security
 policy forbids the rest. All text is escaped, so a file name or caption cannot break the page.
+
+Two pictures of the same thing can be compared with a slider. It is the only thing that needs a script, two lines that
+the policy names by their hash; without scripts half of each picture is shown.
 """
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,10 +16,17 @@ from pathlib import Path
 
 from torch import Tensor
 
+from aipo.curves import Curve, draw
 from aipo.files import write_atomically
 from aipo.images import png_bytes
 
-__all__ = ["Picture", "Section", "write_report"]
+__all__ = ["Picture", "Section", "is_report", "write_report"]
+
+GENERATOR = '<meta name="generator" content="aipo">'
+SCRIPT = """
+for (const input of document.querySelectorAll(".slider input"))
+  input.addEventListener("input", () => input.parentElement.style.setProperty("--at", input.value + "%"));
+"""
 
 PICTURE_WIDTH = 192  # CSS pixels: three times the priors' 64, so that every pixel is shown equally large
 
@@ -39,21 +50,25 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: text, then rows of pictures, strips, a table and a chart, each of which may be empty.
+    """A part of the page: text, sliders with curves, rows of pictures, strips, a table and a chart; each may be empty.
 
     Attributes:
         heading: The section's title.
         text: Plain text; an empty line starts a new paragraph.
+        sliders: Pairs of pictures of the same size, before and after, one over the other with a slider between them.
         rows: Pictures shown side by side, row by row.
         strips: Small pictures in a line that scrolls sideways, such as restorations over lam.
+        curves: Drawn beside the first slider.
         table: The header cells and the rows of cells; the first cell of a row names it.
         chart: A caption and a drawing as PNG, shown as wide as the page.
     """
 
     heading: str
     text: str = ""
+    sliders: Sequence[tuple[Picture, Picture]] = ()
     rows: Sequence[Sequence[Picture]] = ()
     strips: Sequence[Sequence[Picture]] = ()
+    curves: Sequence[Curve] = ()
     table: tuple[Sequence[str], Sequence[Sequence[object]]] | None = None
     chart: tuple[str, bytes] | None = None
 
@@ -77,13 +92,17 @@ def write_report(
         command: The exact command line that makes the same page again; left out when empty.
     """
     body = "\n".join(_section(f"section-{i}", section) for i, section in enumerate(sections, start=1))
+    policy, script = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", ""
+    if any(section.sliders for section in sections):
+        digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode("ascii")
+        policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{SCRIPT}</script>\n"
     page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+{GENERATOR}
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{escape(title)}</title>
 <style>{STYLE}</style>
 </head>
@@ -96,14 +115,29 @@ def write_report(
 {body}
 {_settings(settings, command)}
 </main>
-</body>
+{script}</body>
 </html>
 """
     # A file name that is not valid Unicode must not cost the whole report.
     write_atomically(path, page.encode("utf-8", errors="replace"))
 
 
+def is_report(path: str | Path) -> bool:
+    """Whether a file is a page of `write_report`, so that another one may take its place."""
+    try:
+        with open(path, "rb") as file:
+            return GENERATOR.encode() in file.read(1000)
+    except OSError:
+        return False
+
+
 def _section(name: str, section: Section) -> str:
+    curves = "\n".join(f'<figure class="curve">{draw(curve)}</figure>' for curve in section.curves)
+    curves = f'<div class="curves">\n{curves}\n</div>' if curves else ""
+    # The curves stand beside the first slider, where there is room.
+    compared = "\n".join([_slider(*pair) for pair in section.sliders[:1]] + [curves])
+    compared += "\n".join(_slider(*pair) for pair in section.sliders[1:])
+    compared = f'<div class="compared">\n{compared}\n</div>' if compared.strip() else ""
     rows = "\n".join(
         f'<div class="pictures">\n{"".join(_figure(picture) for picture in row)}</div>' for row in section.rows
     )
@@ -117,6 +151,7 @@ def _section(name: str, section: Section) -> str:
     return f"""<section aria-labelledby="{name}">
 <h2 id="{name}">{escape(section.heading)}</h2>
 {_paragraphs(section.text)}
+{compared}
 {rows}
 {strips}
 {table}
@@ -124,16 +159,28 @@ def _section(name: str, section: Section) -> str:
 </section>"""
 
 
-def _figure(picture: Picture) -> str:
+def _image(picture: Picture) -> str:
     # Enlarged already in the file, so that a picture saved from the page can be looked at too.
     scale = max(1, PICTURE_WIDTH // picture.image.shape[-1])
     data = base64.b64encode(png_bytes(picture.image, scale)).decode("ascii")
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
+
+
+def _slider(before: Picture, after: Picture) -> str:
+    note = f'<span class="note">{escape(after.note)}</span>' if after.note else ""
+    wide = " large" if before.image.shape[-1] > PICTURE_WIDTH else ""
+    label = escape(f"{before.caption} or {after.caption}")
+    return (
+        f'<figure class="compare{wide}"><div class="slider">{_image(after)}\n<div class="over">{_image(before)}</div>'
+        f'<input type="range" min="0" max="100" value="50" aria-label="{label}"></div>'
+        f"<figcaption>Left: {escape(before.caption)}. Right: {escape(after.caption)}.{note}</figcaption></figure>"
+    )
+
+
+def _figure(picture: Picture) -> str:
     note = f'<span class="note">{escape(picture.note)}</span>' if picture.note else ""
     mark = ' class="marked"' if picture.marked else ""
-    return (
-        f'<figure{mark}><img src="data:image/png;base64,{data}" alt="{escape(picture.caption)}">'
-        f"<figcaption>{escape(picture.caption)}{note}</figcaption></figure>\n"
-    )
+    return f"<figure{mark}>{_image(picture)}<figcaption>{escape(picture.caption)}{note}</figcaption></figure>\n"
 
 
 def _chart(caption: str, png: bytes) -> str:
@@ -206,6 +253,39 @@ section + section {{ padding-top: 2rem; border-top: 1px solid var(--line); }}
 figure {{ margin: 0; width: {PICTURE_WIDTH}px; }}
 img {{ display: block; width: 100%; image-rendering: pixelated; box-shadow: 0 0 0 1px var(--line); }}
 figcaption {{ margin-top: .45rem; font-size: .9rem; line-height: 1.35; overflow-wrap: anywhere; }}
+.compared {{ display: flex; flex-wrap: wrap; gap: 1.25rem 2rem; margin: 1.25rem 0; }}
+.curves {{ display: flex; flex-direction: column; gap: .75rem; flex: 1 1 20rem; max-width: 30rem; }}
+.compare {{ width: {2 * PICTURE_WIDTH}px; max-width: 100%; }}
+.compare.large {{ width: 40rem; }}
+.compare.large img {{ image-rendering: auto; }}
+.slider {{ --at: 50%; position: relative; box-shadow: 0 0 0 1px var(--line); }}
+.slider img {{ box-shadow: none; }}
+.over {{ position: absolute; inset: 0; clip-path: inset(0 calc(100% - var(--at)) 0 0); }}
+.slider::after {{
+  content: ""; position: absolute; top: 0; bottom: 0; left: var(--at); width: 2px; margin-left: -1px;
+  background: #fff; box-shadow: 0 0 3px #000; pointer-events: none;
+}}
+.slider input {{
+  position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; background: none; cursor: ew-resize;
+  appearance: none; -webkit-appearance: none; touch-action: pan-y;
+}}
+.slider input::-webkit-slider-thumb {{
+  -webkit-appearance: none; width: 28px; height: 28px; border: 2px solid #fff; border-radius: 50%;
+  background: rgb(0 0 0 / 45%);
+}}
+.slider input::-moz-range-thumb {{
+  width: 24px; height: 24px; border: 2px solid #fff; border-radius: 50%; background: rgb(0 0 0 / 45%);
+}}
+.slider input:focus-visible {{ outline-offset: 4px; }}
+.curve {{ width: auto; }}
+.curve svg {{ display: block; width: 100%; height: auto; }}
+.curve text {{ fill: var(--quiet); font-size: 11px; }}
+.curve .name {{ fill: var(--text); font-size: 13px; font-weight: 600; }}
+.curve .axis {{ stroke: var(--line); }}
+.curve .line {{ fill: none; stroke: var(--accent); stroke-width: 2; }}
+.curve circle {{ fill: var(--accent); }}
+.curve .chosen {{ stroke: var(--text); stroke-width: 1.5; }}
+.curve .level {{ stroke: var(--quiet); stroke-dasharray: 4 3; }}
 .chart {{ width: auto; margin: 1.25rem 0; }}
 .chart img {{ image-rendering: auto; }}
 .strip {{ display: flex; gap: .6rem; margin: 1.25rem 0; padding: .3rem .3rem .8rem; overflow-x: auto; }}
@@ -237,6 +317,7 @@ pre {{
   h1 {{ font-size: 1.5rem; }}
   .pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem .75rem; }}
   figure {{ width: auto; }}
+  .compare, .compare.large {{ width: 100%; }}
 }}
 @media print {{ figure, tr {{ break-inside: avoid; }} }}
 """

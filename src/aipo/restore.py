@@ -1,204 +1,276 @@
-"""Restore picture files: read and check everything, solve all pictures in one batch, write what came out.
+"""Restore picture files: check what is asked for, then read, solve and write a few pictures at a time.
 
-`prepare` refuses bad input before anything is solved or written; `run` does the rest.
+`prepare` refuses options that cannot be used before anything is solved or written. `run` does the rest; what is wrong
+with one picture stops none of the others, and what is finished stays, whatever happens later.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shlex
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-import aipo
-from aipo.choose import RULES, Choice, Rule, choose_lambda
+from aipo.choose import Choice, Rule, choose_lambda
 from aipo.errors import InputError
-from aipo.files import ensure_folder, write_atomically
-from aipo.images import read_image, read_mask, write_image
-from aipo.iterate import Result, Solver
+from aipo.files import ensure_folder
+from aipo.images import open_picture, png_bytes, tile
+from aipo.iterate import Result
 from aipo.noise import Gaussian
-from aipo.operators import Denoising, Inpainting, Operator
 from aipo.path import Path as LamPath
-from aipo.prior import Prior
 from aipo.problem import MapProblem
-from aipo.report import Picture, Section, write_report
-from aipo.sigma import estimate_sigma
-from aipo.solvers import Amortized, FixedLambda, FollowPath
-from aipo.zoo import load_prior
+from aipo.restoring.inputs import Item, Listing, Reader, list_pictures
+from aipo.restoring.outputs import REPORT, Outputs, check_targets
+from aipo.restoring.page import rounded, table, write_page
+from aipo.restoring.settings import LAM_RULES, SOLVERS, Settings
 
-__all__ = ["LAM_RULES", "REPORT", "SIGMA", "SOLVERS", "Job", "numbers", "prepare", "rounded", "run", "table"]
+__all__ = [
+    "LAM_RULES",
+    "REPORT",
+    "SOLVERS",
+    "Job",
+    "Outcome",
+    "Settings",
+    "Watcher",
+    "numbers",
+    "path_numbers",
+    "prepare",
+    "rounded",
+    "run",
+    "table",
+]
 
-# Denoising estimates sigma from the picture. A masked picture is taken to be clean but for rounding and compression.
-SIGMA = {"inpaint": 0.02}
+CHUNK = 8  # pictures solved together; an interrupt costs at most these
+STRIP_LENGTH = 9  # restorations over lam that are kept as pictures
 
-SOLVERS: dict[str, Callable[[float], Solver[Any]]] = {
-    "path": lambda lam: FollowPath((lam,)),
-    "quick": lambda lam: Amortized.quick(),
-    "paper": lambda lam: Amortized(),
-    "decayed": lambda lam: FixedLambda.decayed(),
-}
 
-# Rules by which lam is chosen without the truth; anything else must be a number.
-LAM_RULES = tuple(rule for rule in RULES if rule != "fixed")
+class Watcher(Protocol):
+    """Is told how a run gets on."""
 
-REPORT = "report.html"
-STRIP_LENGTH = 9
+    def begin(self, total: int) -> None:
+        """So many pictures are to be solved."""
 
-EXPLANATION = (
-    "The loss L = D + lam P adds how badly a picture explains the measured one (D) and how unlikely it is under the "
-    "prior (P), in nats. chi2 is the mean squared residual in units of sigma squared: about 1 for the true picture, "
-    "somewhat less for a good restoration, which always fits a little of the noise, much less if it still follows the "
-    "noise, and more if it has lost detail."
-)
-PATH_EXPLANATION = (
-    "The same picture restored with a growing weight lam of the prior: too little leaves the noise, too much loses "
-    "detail. The marked one was chosen without knowing the true picture."
-)
-RULE_EXPLANATION = {
-    "discrepancy": " Its chi2 is the one that is expected of a good restoration, {target}.",
-    "sure": " It has the smallest estimated error (Stein's unbiased risk estimate).",
-    "held-out": " It predicts best the measurements that were left out of the fit.",
-    "l-curve": " It lies at the corner of the curve of P against the residual.",
-}
+    def reached(self, pictures: float) -> None:
+        """So many are done; a fraction for those under way."""
+
+    def say(self, text: str) -> None:
+        """Something about one picture or a few."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its checked settings, and the problem that holds all pictures in one batch."""
+    """What is to be done: files and folders as they were named, and the pictures found there."""
 
-    pictures: Sequence[Path]
+    arguments: Sequence[Path]
     out: Path
-    task: str
-    sigma: float | None
-    lam: float | str
-    solver: str
-    prior: str
-    mask: Path | None
-    problem: MapProblem
-
-    @property
-    def sigmas(self) -> list[float]:
-        """The sigma of each picture, given or estimated."""
-        noise = self.problem.noise
-        assert isinstance(noise, Gaussian)
-        return torch.as_tensor(noise.sigma, dtype=torch.float64).expand(len(self.pictures)).tolist()
+    settings: Settings
+    listing: Listing
 
     @property
     def command(self) -> str:
         """The command line that does the same again."""
-        words = ["aipo", "restore", *map(str, self.pictures), "--task", self.task]
-        words += ["--sigma", str(self.sigma)] if self.sigma is not None else []
-        words += ["--lam", str(self.lam), "--prior", self.prior, "--solver", self.solver]
-        words += ["--mask", str(self.mask)] if self.mask else []
-        return shlex.join([*words, "--out", str(self.out)])
+        return self.settings.command(self.arguments, self.out)
 
 
-def prepare(
-    pictures: Sequence[Path],
-    out: Path,
-    *,
-    task: str,
-    sigma: float | None,
-    lam: str,
-    solver: str,
-    prior: str,
-    mask: Path | None,
-) -> Job:
-    """Read and check everything that a run needs, then make its output folder.
+@dataclass
+class Outcome:
+    """What a run has done so far.
+
+    Attributes:
+        records: those in the JSON files, of all pictures that could be read, also those of an earlier run.
+        failed: pictures and folders that could not be read, and why, in a line that names them.
+        resumed: how many of the records an equal run before this one has written.
+        seconds: what this run took.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+    resumed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        return sum(record["status"] == "done" for record in self.records)
+
+
+def prepare(arguments: Sequence[Path], out: Path, settings: Settings) -> Job:
+    """Find the pictures, and check everything that concerns all of them.
 
     Arguments:
-        pictures: corrupted pictures of the prior's size, all measured alike.
-        out: where the results go: NAME.restored.png and NAME.json for each picture, and report.html.
-        task: "denoise" or "inpaint".
-        sigma: None for the task's default; to denoise, it is then estimated from each picture.
-        lam: a number, or one of `LAM_RULES`, by which each picture gets its own.
-        solver: one of `SOLVERS`; only "path" can choose lam.
-        prior: the name of an embedded prior, or a .safetensors file.
-        mask: for inpainting, a picture that is white where pixels are kept and black where they are missing.
+        arguments: picture files, and folders of them.
+        out: where the results go: NAME.restored.png, NAME.strip.png and NAME.json for each picture, and report.html.
 
     Raises:
         InputError: something cannot be used; nothing has been written then.
     """
-    weight = _checked_lam(lam, solver)
-    sigma = SIGMA.get(task) if sigma is None else sigma
-    if sigma is not None:
-        Gaussian(sigma)  # refuses what cannot be a standard deviation
-    if task == "inpaint" and mask is None:
-        raise InputError("inpainting needs to know what is missing; give --mask, black where pixels are missing")
-    if task == "denoise" and mask is not None:
-        raise InputError(f"--mask {mask} has no use in denoising; leave it out, or choose --task inpaint")
-    _check_names(pictures, out, mask)
-    loaded = load_prior(prior)
-    operator = _operator(loaded, mask)
-    y = torch.stack([read_image(path, loaded.image_shape) for path in pictures])
-    noise = Gaussian(_estimated(pictures, y) if sigma is None else sigma)
-    problem = MapProblem(loaded, operator, noise, y)
-    ensure_folder(out)
-    return Job(pictures, out, task, sigma, weight, solver, prior, mask, problem)
+    others = [path for path in (settings.mask, settings.kernel, settings.matrix) if path]
+    listing = list_pictures(arguments, others)
+    check_targets(listing.pictures, out, others)
+    settings.load()
+    return Job(arguments, out, settings, listing)
 
 
-def run(job: Job, progress: bool) -> list[dict[str, Any]]:
-    """Solve all pictures together, write the results, and return the records that are in the JSON files.
+def run(job: Job, watcher: Watcher, outcome: Outcome | None = None) -> Outcome:
+    """Restore all pictures, a few at a time, and write their results and the report.
 
-    A picture that could not be solved gets a record with its status, but no restoration.
+    A picture that could not be solved gets a record with its status, but no restoration. One that an equal run has
+    restored already is left as it is. On an interrupt what is finished is in place, in `outcome` and in the report.
     """
     start = time.perf_counter()
-    result, choice = _solve(job, progress)
+    outcome = Outcome() if outcome is None else outcome
+    outcome.failed += job.listing.failed
+    known = {picture: Outputs(picture, job.out).finished(job.settings.record) for picture in job.listing.pictures}
+    left = [picture for picture in job.listing.pictures if known[picture] is None]
+    outcome.resumed = len(known) - len(left)
+    reader = Reader(job.settings)
+    watcher.begin(len(left))
+    try:
+        for first in range(0, len(left), CHUNK):
+            items = _read(reader, left[first : first + CHUNK], outcome, watcher)
+            if items:
+                ensure_folder(job.out)
+            finished = 0
+            for group in _measured_alike(items):
+                base = first + len(left[first : first + CHUNK]) - len(items) + finished
+                for record in _restore(group, job, watcher, base):
+                    known[Path(record["picture"])] = record
+                finished += len(group)
+            watcher.reached(min(first + CHUNK, len(left)))
+    finally:
+        # An interrupt comes by here too: the report shows what is finished.
+        outcome.records = [record for record in known.values() if record is not None]
+        outcome.seconds = time.perf_counter() - start
+        if outcome.records:
+            ensure_folder(job.out)
+            write_page(job.out, outcome.records, outcome.failed, job.settings, job.command)
+    return outcome
+
+
+def _read(reader: Reader, pictures: Sequence[Path], outcome: Outcome, watcher: Watcher) -> list[Item]:
+    items = []
+    for picture in pictures:
+        try:
+            item = reader.read(picture)
+        except InputError as error:
+            outcome.failed.append((picture, str(error)))
+            continue
+        notes = "".join(f"; {note}" for note in item.notes)
+        watcher.say(f"{picture}: sigma {item.sigma:.4f}, {item.sigma_from}{notes}")
+        items.append(item)
+    return items
+
+
+def _measured_alike(items: Sequence[Item]) -> list[list[Item]]:
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(id(item.operator), []).append(item)
+    return list(groups.values())
+
+
+def _restore(items: Sequence[Item], job: Job, watcher: Watcher, base: int) -> list[dict[str, Any]]:
+    """Solve pictures that were measured alike together, write their files, and return their records."""
+    start = time.perf_counter()
+    sigmas = {item.sigma for item in items}
+    noise = Gaussian(sigmas.pop() if len(sigmas) == 1 else torch.tensor([item.sigma for item in items]))
+    problem = MapProblem(job.settings.loaded, items[0].operator, noise, torch.stack([item.y for item in items]))
+    watcher.say(f"solving {len(items)} together: {problem.operator!r}, {problem.prior.name}")
+    result, choice = _solve(problem, job.settings, lambda share: watcher.reached(base + share * len(items)))
     seconds = round(time.perf_counter() - start, 3)
-    settings = {
-        "task": job.task,
-        "sigma": "estimated" if job.sigma is None else job.sigma,
-        "lam": job.lam,
-        "solver": job.solver,
-        "mask": str(job.mask) if job.mask else None,
-        "prior": job.problem.prior.name,
-        "prior_sha256": job.problem.prior.card["sha256"],
-        "aipo": aipo.__version__,
-        "torch": torch.__version__,
-    }
-    paths = path_numbers(job.problem, choice.path) if choice else [None] * len(job.pictures)
+    paths = path_numbers(problem, choice.path) if choice else [[]] * len(items)
     records = []
-    for i, (path, x, values) in enumerate(zip(job.pictures, result.x, numbers(job.problem, result), strict=True)):
-        restored, record_file = _outputs(path, job.out)
-        done = values["status"] == "done"
+    for i, (item, values) in enumerate(zip(items, numbers(problem, result), strict=True)):
+        target = choice.target[i].item() if choice else math.nan
+        along = [(p["lam"], p["chi2"], x) for p, x in zip(paths[i], choice.path.x[i], strict=False)] if choice else []
+        tiles, strip = _strip(item.view, values, result.x[i], along)
         record = {
-            "picture": str(path),
-            "restored": str(restored) if done else None,
+            "picture": str(item.path),
+            "picture_sha256": item.sha256,
             **values,
-            "sigma": job.sigmas[i],
+            "sigma": item.sigma,
+            "sigma_from": item.sigma_from,
+            "noise_gain": item.noise_gain,
             "rule": choice.rule if choice else "fixed",
-            "path": paths[i],
+            "target_chi2": _finite(target),
+            "path": paths[i] or None,
+            "tiles": tiles,
+            "notes": list(item.notes),
             # The pictures were solved together, so the time is that of them all.
             "seconds": seconds,
-            "batch": len(job.pictures),
-            "settings": settings,
+            "batch": len(items),
+            "settings": job.settings.record,
         }
-        if done:
-            write_image(restored, x)
-        write_atomically(record_file, (json.dumps(record, indent=2) + "\n").encode())
-        records.append(record)
-    _write_report(job, result, choice, records, settings)
+        pictures = {"strip": strip}
+        if values["status"] == "done":
+            pictures |= _restored(item, result.x[i], job.settings)
+        records.append(Outputs(item.path, job.out).write(pictures, record))
+        watcher.say(
+            f"{item.path}: {values['status']}, lam {rounded(values['lam'], 3)}, {values['evaluations']} evaluations"
+        )
     return records
 
 
-def _solve(job: Job, progress: bool) -> tuple[Result, Choice | None]:
-    if isinstance(job.lam, str):
-        choice = choose_lambda(job.problem, cast(Rule, job.lam), progress=progress)
+def _solve(problem: MapProblem, settings: Settings, share: Callable[[float], None]) -> tuple[Result, Choice | None]:
+    if isinstance(settings.lam, str):
+        # Two of the rules follow a second path.
+        follow = _Share(share, 240 if settings.lam in ("sure", "held-out") else 120)
+        choice = choose_lambda(problem, cast(Rule, settings.lam), callback=follow)
         return choice.result, choice
-    result: Result | LamPath = SOLVERS[job.solver](job.lam).solve(job.problem, job.lam, progress=progress)
-    return (result.at(job.lam) if isinstance(result, LamPath) else result), None
+    solver = SOLVERS[settings.solver](settings.lam)
+    result: Result | LamPath = solver.solve(problem, settings.lam, callback=_Share(share, None, solver.budget))
+    return (result.at(settings.lam) if isinstance(result, LamPath) else result), None
 
 
-def path_numbers(problem: MapProblem, path: LamPath) -> list[list[dict[str, float]]]:
-    """For each image, what is known at each lam of its path, ready for JSON."""
+class _Share:
+    """Turns the states that a solver reports into the share of the work that is done."""
+
+    def __init__(self, share: Callable[[float], None], total: int | None, budget: Callable[[Any], int] | None = None):
+        self.share, self.total, self.budget = share, total, budget
+        self.before, self.last = 0.0, 0.0
+
+    def __call__(self, state: Any) -> None:
+        spent = state.evals.double().mean().item()
+        if spent < self.last:  # another path has begun
+            self.before += self.last
+        self.last = spent
+        total = self.total or spent + (self.budget(state) if self.budget else 0)
+        self.share(min(1.0, (self.before + spent) / max(total, 1)))
+
+
+def _strip(
+    view: Tensor, values: dict[str, Any], x: Tensor, along: Sequence[tuple[float, float | None, Tensor]]
+) -> tuple[list[dict[str, Any]], bytes]:
+    """The measurement and the restorations over lam, the chosen one among them, as one PNG; and what each one is."""
+    along = along[:: max(1, math.ceil(len(along) / STRIP_LENGTH))] if along else []
+    shown = [({"lam": lam, "chi2": chi2, "chosen": False}, image) for lam, chi2, image in along]
+    if values["status"] == "done":
+        where = sum(lam <= values["lam"] for lam, _, _ in along)
+        shown.insert(where, ({"lam": values["lam"], "chi2": values["chi2"], "chosen": True}, x))
+    images = [view, *(image for _, image in shown)]
+    return [what for what, _ in shown], png_bytes(tile([image.cpu() for image in images], len(images), gap=0))
+
+
+def _restored(item: Item, x: Tensor, settings: Settings) -> dict[str, bytes]:
+    """The result as PNG: the part that was restored, and with --fit align the whole picture with that part in it.
+
+    Of a picture that was inpainted only what was missing is replaced: the rest is known, and finer.
+    """
+    if settings.fit != "align" or item.window is None:
+        return {"restored": png_bytes(x)}
+    # Read again rather than kept: photographs are large, and eight of them wait here.
+    whole = open_picture(item.path, noisy=True).x.expand(3, -1, -1)
+    result = item.window.paste(whole, x.cpu().clamp(0, 1))
+    if item.observed is not None:
+        result = torch.where(item.observed, whole, result)
+    return {"restored": png_bytes(result), "face": png_bytes(x)}
+
+
+def path_numbers(problem: MapProblem, path: LamPath) -> list[list[dict[str, Any]]]:
+    """For each image, what is known at each lam of its path, ready for JSON: None where a value is not finite."""
     columns = {
         "lam": path.lam,
         "chi2": path.chi2(problem),
@@ -209,7 +281,7 @@ def path_numbers(problem: MapProblem, path: LamPath) -> list[list[dict[str, floa
     }
     solved = path.lam.isfinite().sum(1).tolist()
     return [
-        [{name: column[i, j].item() for name, column in columns.items()} for j in range(count)]
+        [{name: _finite(column[i, j].item()) for name, column in columns.items()} for j in range(count)]
         for i, count in enumerate(solved)
     ]
 
@@ -222,112 +294,12 @@ def numbers(problem: MapProblem, result: Result) -> list[dict[str, Any]]:
         {
             "status": status,
             "lam": result.lam[i].item() if status == "done" else None,
-            **{name: value if math.isfinite(value := column[i].item()) else None for name, column in columns.items()},
+            **{name: _finite(column[i].item()) for name, column in columns.items()},
             "evaluations": int(result.evals[i]),
         }
         for i, status in enumerate(result.status)
     ]
 
 
-def table(records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows for people."""
-    header = ["picture", "status", "sigma", "lam", "loss", "D", "P", "chi2", "evaluations"]
-    digits = {"sigma": 3, "lam": 2, "loss": 0, "D": 0, "P": 0, "chi2": 3}
-    rows = [
-        [Path(r["picture"]).name, r["status"]]
-        + [rounded(r[name], places) for name, places in digits.items()]
-        + [str(r["evaluations"])]
-        for r in records
-    ]
-    return header, rows
-
-
-def rounded(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _checked_lam(lam: str, solver: str) -> float | str:
-    if lam in LAM_RULES:
-        if solver != "path":
-            raise InputError(f"--solver {solver} cannot choose lam; give --lam a number, or use --solver path")
-        return lam
-    try:
-        number = float(lam)
-    except ValueError:
-        raise InputError(f"--lam is {lam}; give a number, or one of {', '.join(LAM_RULES)}") from None
-    if not (math.isfinite(number) and number >= 0):
-        raise InputError(f"lam is {lam}; the prior's weight must be finite and at least 0")
-    if number == 0 and solver == "path":
-        raise InputError("--solver path needs lam greater than 0; at 0 the prior would have no say")
-    return number
-
-
-def _estimated(pictures: Sequence[Path], y: Tensor) -> Tensor:
-    sigma = estimate_sigma(y)
-    for picture, value in zip(pictures, sigma.tolist(), strict=True):
-        if not value > 0:
-            raise InputError(f"{picture}: its noise cannot be estimated; give --sigma, its standard deviation in 0..1")
-    return sigma
-
-
-def _operator(prior: Prior, mask: Path | None) -> Operator:
-    if mask is None:
-        return Denoising(prior.image_shape)
-    return Inpainting(read_mask(mask, prior.image_shape[1:]), prior.image_shape)
-
-
-def _outputs(picture: Path, out: Path) -> tuple[Path, Path]:
-    return out / f"{picture.stem}.restored.png", out / f"{picture.stem}.json"
-
-
-def _check_names(pictures: Sequence[Path], out: Path, mask: Path | None) -> None:
-    """Refuse what would overwrite an input or another result, or fail to be written after the solve."""
-    seen: dict[str, Path] = {}
-    for picture in pictures:
-        # Some file systems do not tell upper from lower case.
-        other = seen.setdefault(picture.stem.casefold(), picture)
-        if other is not picture:
-            raise InputError(f"{other} and {picture} would both be written as {picture.stem}; restore them one by one")
-    inputs = {os.path.realpath(path) for path in (*pictures, mask) if path}
-    for target in (out / REPORT, *(target for picture in pictures for target in _outputs(picture, out))):
-        if target.is_dir():
-            raise InputError(f"cannot write {target}: it is a folder; choose another --out")
-        if os.path.realpath(target) in inputs:
-            raise InputError(f"{target} is an input and would be overwritten; choose another --out")
-
-
-def _write_report(
-    job: Job, result: Result, choice: Choice | None, records: list[dict[str, Any]], settings: dict[str, Any]
-) -> None:
-    rows = []
-    for y, x, record in zip(job.problem.y, result.x, records, strict=True):
-        name = Path(record["picture"]).name
-        row = [Picture(f"{name}: as measured", y, f"sigma {rounded(record['sigma'], 3)}")]
-        if record["restored"]:
-            note = f"lam {rounded(record['lam'], 2)}, chi2 {rounded(record['chi2'], 3)}"
-            row.append(Picture(f"{name}: restored", x, note))
-        rows.append(row)
-    sections = [Section("Pictures", rows=rows)]
-    if choice:
-        sections += [_path_section(i, choice, result, record) for i, record in enumerate(records) if record["restored"]]
-    write_report(
-        job.out / REPORT,
-        "Restored pictures",
-        f"Number of pictures: {len(records)}, solved together in {records[0]['seconds']:.1f} s.",
-        [*sections, Section("Numbers", text=EXPLANATION, table=table(records))],
-        {key: value for key, value in settings.items() if value is not None},
-        job.command,
-    )
-
-
-def _path_section(i: int, choice: Choice, result: Result, record: dict[str, Any]) -> Section:
-    """The restorations of one picture over lam, the chosen one among them."""
-    along = [(point["lam"], point["chi2"], x) for point, x in zip(record["path"], choice.path.x[i], strict=False)]
-    step = max(1, math.ceil(len(along) / STRIP_LENGTH))
-    strip = [Picture(f"lam {lam:.2g}", x, f"chi2 {chi2:.2f}") for lam, chi2, x in along[::step]]
-    where = sum(lam <= record["lam"] for lam, _, _ in along[::step])
-    strip.insert(
-        where, Picture(f"lam {record['lam']:.2g}, chosen", result.x[i], f"chi2 {record['chi2']:.2f}", marked=True)
-    )
-    why = RULE_EXPLANATION[choice.rule].format(target=rounded(choice.target[i].item(), 2))
-    return Section(f"{Path(record['picture']).name} over lam", text=PATH_EXPLANATION + why, strips=[strip])
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What the commands print: tables, lines, JSON, complaints, and the bar of a training run."""
+"""What the commands print: tables, lines, JSON, complaints, and the bars of long runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["BenchBar", "TrainingBar", "complain", "print_card", "print_json", "print_line", "print_table"]
+__all__ = ["BenchBar", "RestoreBar", "TrainingBar", "complain", "print_card", "print_json", "print_line", "print_table"]
 
 
 def complain(message: str) -> None:
@@ -56,19 +56,22 @@ def print_json(document: object) -> None:
 
 
 class BenchBar:
-    """A bar over the files of a benchmark, with what is being measured and the time left."""
+    """A bar over the files of a benchmark, and one over the cell that is being measured, each with the time left."""
 
     def __init__(self, show: bool):
         self.bar = Progress(
             BarColumn(20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.percentage:3.0f}%"),
             TimeElapsedColumn(),
+            TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=Console(stderr=True),
             disable=not show,
         )
-        self.task: TaskID | None = None
+        self.all: TaskID | None = None
+        self.cell: TaskID | None = None
+        self.name = ""
 
     def __enter__(self) -> BenchBar:
         return self
@@ -77,12 +80,65 @@ class BenchBar:
         if self.bar.live.is_started:
             self.bar.stop()
 
-    def report(self, total: int, done: int, text: str) -> None:
-        if self.task is None:
+    def report(self, total: int, done: int, name: str, share: float) -> None:
+        if self.all is None:
             # What an earlier run did is not part of this one's speed.
             self.bar.start()
-            self.task = self.bar.add_task(text, total=total, completed=done)
-        self.bar.update(self.task, completed=done, description=text)
+            self.all = self.bar.add_task("", total=total, completed=done)
+        self.bar.update(self.all, completed=done, description=f"{done} of {total} files")
+        if name != self.name:
+            # A bar of its own for each cell, as the next may be much slower.
+            if self.cell is not None:
+                self.bar.remove_task(self.cell)
+            self.cell = self.bar.add_task(name, total=1.0) if name else None
+            self.name = name
+        if self.cell is not None:
+            self.bar.update(self.cell, completed=share)
+
+
+class RestoreBar:
+    """A bar over the pictures of `aipo restore`, with the time left; facts about each one above it, if wanted.
+
+    Where nobody watches, in a pipe or a log, there is no bar.
+    """
+
+    def __init__(self, show: bool, verbose: bool):
+        console = Console(stderr=True)
+        self.verbose = verbose
+        self.bar = Progress(
+            TextColumn("restoring"),
+            BarColumn(20),
+            TextColumn("{task.fields[shown]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            transient=True,
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        self.task: TaskID | None = None
+        self.total = 0
+
+    def __enter__(self) -> RestoreBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+    def begin(self, total: int) -> None:
+        self.total = total
+        self.bar.start()
+        self.task = self.bar.add_task("", total=float(total), shown=f"0/{total} pictures")
+
+    def reached(self, pictures: float) -> None:
+        if self.task is not None:
+            shown = f"{int(pictures)}/{self.total} pictures"
+            self.bar.update(self.task, completed=pictures, shown=shown)
+
+    def say(self, text: str) -> None:
+        if self.verbose:
+            self.bar.console.print(Text(_printable(text)), soft_wrap=True)
 
 
 class TrainingBar:

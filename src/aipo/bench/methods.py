@@ -1,7 +1,7 @@
 """How each method solves a chunk of images at every lam.
 
-Baselines get as many gradient evaluations, image by image, as AIPO took at the same lam. Where AIPO's start, the
-maximum-likelihood solution, cost evaluations of its own, the starts that cost nothing get those too.
+Baselines get as many gradient evaluations, image by image, as Algorithm 2 as printed took at the same lam. Where its
+start, the maximum-likelihood solution, cost evaluations of its own, the starts that cost nothing get those too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 from aipo.bench.classical import CLASSICAL, TV_WEIGHT, WAVELET_ITERATIONS, WAVELET_WEIGHT
 from aipo.bench.protocol import TASKS
 from aipo.bench.work import Work
-from aipo.iterate import Result
+from aipo.iterate import Result, State
 from aipo.path import Path
 from aipo.solvers.amortized import Amortized
 from aipo.solvers.fixed import FixedLambda
 from aipo.solvers.path import FollowPath, follow_path
 
-__all__ = ["METHODS", "NO_LAM", "Method", "Outcome"]
+__all__ = ["BUDGET", "METHODS", "NO_LAM", "Method", "Outcome"]
 
 PATH_EVALS = 65
 NO_LAM = 0.0
@@ -88,18 +88,23 @@ def _unfold(work: Work, result: Result, extra: Tensor | int = 0) -> Outcome:
     return Outcome(x, D, P, evals + extra, status)
 
 
-def _aipo(work: Work) -> Outcome:
+def _aipo(solver: Amortized) -> Callable[[Work], Outcome]:
     """Algorithm 2 from the maximum-likelihood start, whose evaluations are counted too."""
-    watch = work.watch(work.mle.evals)
-    result = AIPO.solve(work.repeated, work.lam, work.repeat(work.mle.x), callback=watch)
-    return _unfold(work, result, work.mle.evals)
+
+    def solve(work: Work) -> Outcome:
+        watch = work.watch(lambda state: state.lam / state.lam_max, work.mle.evals)
+        result = solver.solve(work.repeated, work.lam, work.repeat(work.mle.x), callback=watch)
+        return _unfold(work, result, work.mle.evals)
+
+    return solve
 
 
 def _with_the_same_budget(work: Work, solver: FixedLambda, x0: Tensor, spent: Tensor | int) -> Outcome:
-    # An image on which AIPO failed at once still gets a step.
-    steps = (work.evals["aipo"].to(x0.device) - spent - 1).clamp(min=1).flatten().tolist()
+    # An image on which Algorithm 2 failed at once still gets a step.
+    steps = (work.evals[BUDGET].to(x0.device) - spent - 1).clamp(min=1).flatten().tolist()
     solver = FixedLambda(tuple(steps), solver.alpha, solver.schedule, solver.adam)
-    result = solver.solve(work.repeated, work.lam, work.repeat(x0), callback=work.watch(spent))
+    watch = work.watch(lambda state: state.t / state.steps, spent)
+    result = solver.solve(work.repeated, work.lam, work.repeat(x0), callback=watch)
     return _unfold(work, result, spent)
 
 
@@ -117,9 +122,15 @@ def _from_zero(solver: FixedLambda) -> Callable[[Work], Outcome]:
 
 def _path(work: Work) -> Outcome:
     """All lam along one path; evaluations are those spent by the time a lam was done, so the last counts for all."""
-    path = follow_path(work.problem, work.lambdas, evals=PATH_EVALS)
+    tell = _teller(work, PATH_EVALS)
+    path = follow_path(work.problem, work.lambdas, evals=PATH_EVALS, callback=tell)
     x, D, P, evals = (_padded(getattr(path, name), len(work.lambdas)) for name in ("x", "D", "P", "evals"))
     return Outcome(x, D, P, evals, [path.status] * len(work.lambdas))
+
+
+def _teller(work: Work, budget: int, before: int = 0, solves: int = 1) -> Callable[[State], None]:
+    """Tells how far the solve after `before` others of `solves` is."""
+    return lambda state: work.progress((before + state.evals.double().mean().item() / budget) / solves)
 
 
 def _padded(values: Tensor, count: int) -> Tensor:
@@ -129,32 +140,40 @@ def _padded(values: Tensor, count: int) -> Tensor:
 
 
 def _lbfgs(work: Work) -> Outcome:
-    """Plain L-BFGS from the maximum-likelihood start, at each lam on its own, with AIPO's mean budget there."""
+    """Plain L-BFGS from the maximum-likelihood start, at each lam on its own, with the mean budget there."""
     found = []
-    for lam, spent in zip(work.lambdas, work.evals["aipo"], strict=True):
-        budget = int((spent.to(work.truth.device) - work.mle.evals).double().mean())
-        solver = FollowPath((lam,), max(budget, 1), tolerance=0.0, model="none")
-        found.append(cast(Path, solver.solve(work.problem, lam, work.mle.x)))
+    for i, (lam, spent) in enumerate(zip(work.lambdas, work.evals[BUDGET], strict=True)):
+        budget = max(int((spent.to(work.truth.device) - work.mle.evals).double().mean()), 1)
+        solver = FollowPath((lam,), budget, tolerance=0.0, model="none")
+        tell = _teller(work, budget, i, len(work.lambdas))
+        found.append(cast(Path, solver.solve(work.problem, lam, work.mle.x, callback=tell)))
     x, D, P, evals = (torch.stack([getattr(path, name)[:, 0] for path in found]) for name in ("x", "D", "P", "evals"))
     return Outcome(x, D, P, evals + work.mle.evals, [path.status for path in found])
 
 
-AIPO = Amortized(decay="step")
+AIPO, PRINTED = Amortized(), Amortized(decay="round")
 CONSTANT, DECAYED = FixedLambda(), FixedLambda.decayed(alpha=TUNED_ALPHA)
-BUDGET = ("aipo",)
+BUDGET = "aipo_printed"
+
+
+def _limited(name: str, title: str, solve: Callable[[Work], Outcome], settings: str) -> Method:
+    """A method that gets the evaluations of `BUDGET`, and so depends on its settings too."""
+    return Method(name, title, solve, f"{settings}; budget: {PRINTED!r}", needs=(BUDGET,))
+
 
 METHODS = {
     method.name: method
     for method in (
-        Method("aipo", "AIPO", _aipo, repr(AIPO)),
-        Method("mle_init", "MLE init", _from_mle(CONSTANT), f"mle, {CONSTANT!r}", BUDGET),
-        Method("random_init", "Random init", _from_random(CONSTANT), f"random, {CONSTANT!r}", BUDGET),
-        Method("zero_init", "Zero init", _from_zero(CONSTANT), f"zero, {CONSTANT!r}", BUDGET),
+        Method("aipo", "AIPO", _aipo(AIPO), repr(AIPO)),
+        Method(BUDGET, "AIPO, steps as printed", _aipo(PRINTED), repr(PRINTED)),
+        _limited("mle_init", "MLE init", _from_mle(CONSTANT), f"mle, {CONSTANT!r}"),
+        _limited("random_init", "Random init", _from_random(CONSTANT), f"random, {CONSTANT!r}"),
+        _limited("zero_init", "Zero init", _from_zero(CONSTANT), f"zero, {CONSTANT!r}"),
         Method("path", "follow_path", _path, repr(FollowPath(evals=PATH_EVALS))),
-        Method("adam_mle", "decayed Adam from MLE", _from_mle(DECAYED), f"mle, {DECAYED!r}", BUDGET),
-        Method("adam_random", "decayed Adam from random", _from_random(DECAYED), f"random, {DECAYED!r}", BUDGET),
-        Method("adam_zero", "decayed Adam from zero", _from_zero(DECAYED), f"zero, {DECAYED!r}", BUDGET),
-        Method("lbfgs", "L-BFGS from MLE", _lbfgs, "mle, L-BFGS, memory 40", BUDGET),
+        _limited("adam_mle", "decayed Adam from MLE", _from_mle(DECAYED), f"mle, {DECAYED!r}"),
+        _limited("adam_random", "decayed Adam from random", _from_random(DECAYED), f"random, {DECAYED!r}"),
+        _limited("adam_zero", "decayed Adam from zero", _from_zero(DECAYED), f"zero, {DECAYED!r}"),
+        _limited("lbfgs", "L-BFGS from MLE", _lbfgs, "mle, L-BFGS, memory 40"),
         _classical("bm3d", "BM3D", "bm3d"),
         _classical("tv", "total variation", "skimage"),
         _classical("biharmonic", "biharmonic filling", "skimage"),

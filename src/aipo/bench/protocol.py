@@ -62,14 +62,17 @@ PROTOCOLS = {
             "The paper's protocol: constant steps, equal evaluations",
             ("celeba64-realnvp", "celeba64-glow"),
             ("test", "ood"),
-            ("aipo", "mle_init", "random_init", "zero_init"),
+            ("aipo", "aipo_printed", "mle_init", "random_init", "zero_init"),
         ),
         Protocol(
             "fair",
             "The same cells with tuned baselines, and the path solver at a fraction of the evaluations",
             ("celeba64-realnvp", "celeba64-glow", "celeba64-tarflow"),
             ("test", "ood", "fairface"),
-            ("aipo", "path", "adam_mle", "adam_random", "adam_zero", "lbfgs", "bm3d", "tv", "biharmonic", "wavelets"),
+            (
+                *("aipo", "aipo_printed", "path", "adam_mle", "adam_random", "adam_zero", "lbfgs"),
+                *("bm3d", "tv", "biharmonic", "wavelets"),
+            ),
         ),
     )
 }

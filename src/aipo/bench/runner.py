@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,13 +96,19 @@ class Job:
     cells: tuple[Cell, ...]
 
 
-def run(plan: Plan, store: Store, report: Callable[[Tally, str], None] = lambda tally, text: None) -> Tally:
-    """Do what is missing; `report` hears of every file. Stopped at any moment, the next run goes on from there."""
+Report = Callable[[Tally, str, float], None]
+
+
+def run(plan: Plan, store: Store, report: Report = lambda tally, cell, share: None) -> Tally:
+    """Do what is missing. Stopped at any moment, the next run goes on from there.
+
+    `report` hears of every file that is written, and of the cell that is being solved and how much of it is done.
+    """
     begin = time.monotonic()
     jobs = list(_jobs(plan))
     cells = [cell for job in jobs for cell in job.cells]
     tally = Tally(len(cells), sum(store.has(cell, plan.setup) for cell in cells))
-    report(tally, "")
+    report(tally, "", 0.0)
     operators: dict[str, Operator] = {}
     for job in jobs:
         todo = [cell for cell in job.cells if not store.has(cell, plan.setup)]
@@ -114,7 +121,9 @@ def run(plan: Plan, store: Store, report: Callable[[Tally, str], None] = lambda 
         for cell in todo:
             if plan.minutes is not None and time.monotonic() - begin > 60 * plan.minutes:
                 return tally
-            report(tally, cell.name(plan.setup).rsplit(".", 1)[0])
+            name = cell.name(plan.setup).rsplit(".", 1)[0]
+            work.progress = partial(report, tally, name)
+            work.progress(0.0)
             clock = time.monotonic()
             outcome = METHODS[cell.method].solve(work)
             seconds = time.monotonic() - clock
@@ -128,7 +137,7 @@ def run(plan: Plan, store: Store, report: Callable[[Tally, str], None] = lambda 
             lambdas = METHODS[cell.method].lambdas(plan.lambdas)
             store.write(cell, plan.setup, _rows(plan, lambdas, work, outcome, seconds))
             tally.written += 1
-            report(tally, "")
+            report(tally, "", 0.0)
     return tally
 
 

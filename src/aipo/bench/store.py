@@ -70,7 +70,7 @@ class Store:
 
     def write(self, cell: Cell, setup: Setup, rows: list[dict[str, Any]]) -> None:
         pa, pq = _pyarrow()
-        common = {"prior": cell.prior, "task": cell.task, "split": cell.split, "method": cell.method}
+        common = {name: getattr(cell, name) for name in ("prior", "task", "split", "method", "settings")}
         table = pa.Table.from_pylist([{**common, **row, "setup": setup.key} for row in rows])
         table = table.replace_schema_metadata({"cell": json.dumps(asdict(cell)), "setup": json.dumps(asdict(setup))})
         buffer = io.BytesIO()

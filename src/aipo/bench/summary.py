@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from aipo.bench.methods import METHODS, NO_LAM
-from aipo.bench.protocol import PROTOCOLS, TASKS
+from aipo.bench.methods import BUDGET, METHODS, NO_LAM
+from aipo.bench.protocol import TASKS
 from aipo.bench.store import Store
 from aipo.bench.tables import METRICS, Key, Number, aggregate, one_setup, rows_of, to_csv, to_latex, to_markdown
 from aipo.files import write_atomically
@@ -21,6 +22,8 @@ from aipo.report import Picture, Section, write_report
 
 __all__ = ["verdicts", "write_summary"]
 
+READINGS = ("aipo", BUDGET)
+BASELINES = ("mle_init", "random_init", "zero_init")
 TITLES = {"map_loss": "MAP loss, nats", "psnr": "PSNR, dB"}
 
 
@@ -92,29 +95,44 @@ def references(numbers: dict[Key, Number]) -> tuple[list[str], list[list[str]]]:
 
 def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
     """What of the paper's claim holds here, counted."""
+    cells: dict[tuple[str, str, str, float], dict[str, float]] = defaultdict(dict)
+    for key, number in numbers.items():
+        if key.metric == "map_loss" and key.lam != NO_LAM:
+            cells[key.task, key.prior, key.split, key.lam][key.method] = number.mean
     lines = []
-    ours = PROTOCOLS["paper"].methods
-    cells = {(k.task, k.prior, k.split, k.lam) for k in numbers if k.metric == "map_loss" and k.lam != NO_LAM}
-
-    def loss(cell: tuple[str, str, str, float], method: str) -> float | None:
-        number = numbers.get(Key("map_loss", *cell, method))
-        return number.mean if number else None
-
-    complete = [cell for cell in cells if all(loss(cell, m) is not None for m in ours)]
-    if complete:
-        won = sum(min(ours, key=lambda m: loss(cell, m) or 0) == "aipo" for cell in complete)
-        lines.append(f"AIPO has the lowest mean loss of the paper's four methods in {won} of {len(complete)} cells.")
-    both = [cell for cell in cells if loss(cell, "path") is not None and loss(cell, "aipo") is not None]
-    if both:
-        lower = sum((loss(cell, "path") or 0) < (loss(cell, "aipo") or 0) for cell in both)
-        spent = _evaluations(rows, "path", last=True) / _evaluations(rows, "aipo", last=False)
-        lines.append(
-            f"follow_path has a lower mean loss than AIPO in {lower} of {len(both)} cells, with {spent:.1%} of its "
-            "evaluations (all lam together)."
-        )
-    failed = sum(row["status"] not in ("done", "max evaluations") for row in rows)
-    lines.append(f"{len(rows)} rows; {failed} solves did not end as they should.")
+    for name in (*READINGS, "path"):
+        met = [at for at in cells.values() if {name, *BASELINES} <= set(at)]
+        if met:
+            won = sum(at[name] < min(at[other] for other in BASELINES) for at in met)
+            title = METHODS[name].title
+            lines.append(f"{title} has a lower mean loss than all three constant steps in {won} of {len(met)} cells.")
+    for name in READINGS:
+        met = [at for at in cells.values() if {name, "path"} <= set(at)]
+        if met:
+            won = sum(at["path"] < at[name] for at in met)
+            shares = _shares(rows, "path", name)
+            lines.append(
+                f"follow_path has a lower mean loss than {METHODS[name].title} in {won} of {len(met)} cells, with "
+                f"{min(shares):.1%} to {max(shares):.1%} of its evaluations (all lam together)."
+            )
+    failed = Counter(METHODS[r["method"]].title for r in rows if r["status"] not in ("done", "max evaluations"))
+    lost = "; ".join(f"{title}: {count}" for title, count in failed.most_common()) or "none"
+    lines.append(f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {lost}.")
     return lines
+
+
+def _shares(rows: list[dict[str, Any]], path: str, other: str) -> list[float]:
+    """Evaluations for all lam together, of a path and of separate solves: one ratio for each task, prior and split."""
+    total: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        where = total[row["task"], row["prior"], row["split"]]
+        if row["method"] == other:
+            where[other] += row["evals"]
+        elif row["method"] == path:
+            # What was spent by the time a lam was done, so the most is what the whole path took.
+            where[f"{path} {row['image']}"] = max(where[f"{path} {row['image']}"], row["evals"])
+    sums = [(sum(n for name, n in where.items() if name != other), where[other]) for where in total.values()]
+    return [mine / theirs for mine, theirs in sums if mine and theirs]
 
 
 def gallery(store: Store, rows: list[dict[str, Any]]) -> list[Section]:
@@ -160,14 +178,6 @@ def _image(pixels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
-def _evaluations(rows: list[dict[str, Any]], method: str, last: bool) -> float:
-    """Mean evaluations of an image for all lam: those at the last lam of a path, or the sum of separate solves."""
-    mine = [row for row in rows if row["method"] == method]
-    images = {(row["prior"], row["task"], row["split"], row["image"]) for row in mine}
-    top = max(row["lam"] for row in mine)
-    return sum(row["evals"] for row in mine if row["lam"] == top or not last) / len(images)
-
-
 def _settings(rows: list[dict[str, Any]]) -> dict[str, object]:
     names = ("setup", "precision", "seed", "device", "torch", "aipo", "commit", "date")
     return {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in names}
@@ -195,8 +205,10 @@ def draw_curves(numbers: dict[Key, Number]) -> bytes:
                 }
                 lambdas = sorted(found)
                 # Losses of all methods look alike on the scale of the losses themselves.
-                values = [found[lam] - (lowest[lam] if metric == "map_loss" else 0) for lam in lambdas]
-                axis.plot(lambdas, values, "o-", ms=3, label=METHODS[method].title)
+                values = [max(found[lam] - lowest[lam], 1.0) if metric == "map_loss" else found[lam] for lam in lambdas]
+                axis.plot(lambdas, values, "o-", ms=3, **_look(method))
+            if metric == "map_loss":
+                axis.set_yscale("log")
             axis.set_title(f"{task}, {prior}, {split}")
             axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else TITLES[metric])
     return _png(figure)
@@ -225,11 +237,16 @@ def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> byt
             lowest = min(loss for _, losses in curves.values() for loss in losses if loss == loss)
             for method, (evals, losses) in curves.items():
                 above = [max(loss - lowest, 1.0) for loss in losses]
-                axis.loglog(evals, above, "*" if method == "path" else "-", ms=10, label=METHODS[method].title)
+                axis.loglog(evals, above, "*" if method == "path" else "-", ms=10, **_look(method))
             axis.set_title(f"{', '.join(place)}, lam {lam:g}")
             axis.set_xlabel("gradient evaluations")
             axis.set_ylabel("loss above the lowest, nats")
     return _png(figure)
+
+
+def _look(method: str) -> dict[str, Any]:
+    """The same colour in every plot, whichever methods it shows."""
+    return {"label": METHODS[method].title, "color": f"C{list(METHODS).index(method) % 10}"}
 
 
 def _png(figure: Figure) -> bytes:
@@ -240,7 +257,8 @@ def _png(figure: Figure) -> bytes:
             text.set_fontsize(8)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
+    handles = {text: line for axis in figure.axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=100)
     return buffer.getvalue()

@@ -49,8 +49,13 @@ def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict
     chosen = setup or setups[0]
     if chosen not in setups:
         raise InputError(f"no results have the setup {chosen}; there are {', '.join(setups)}")
+    rows = [row for row in rows if row["setup"] == chosen]
+    versions: dict[str, str] = {}
+    for row in rows:
+        if versions.setdefault(row["method"], row["settings"]) != row["settings"]:
+            raise InputError(f"{row['method']} was measured with different settings here; move one set of rows away")
     unique: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted((row for row in rows if row["setup"] == chosen), key=lambda row: row["date"]):
+    for row in sorted(rows, key=lambda row: row["date"]):
         unique[tuple(row[k] for k in ("prior", "task", "split", "method", "lam", "image"))] = row
     return list(unique.values())
 

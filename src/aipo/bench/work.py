@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from aipo.problem import MapProblem
 __all__ = ["Work"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Work:
     """Measurements and random starts belong to an image, by its number: they do not depend on how chunks are cut.
 
@@ -30,6 +31,7 @@ class Work:
         lambdas: the weights at which every image is to be solved.
         evals: what the methods that ran before have spent, by name: (L, B).
         trace: if not None, mean losses along the way: [evaluations, loss at each lam], for solves of `repeated`.
+        progress: hears which share of a solve is done.
     """
 
     prior: Prior
@@ -42,6 +44,7 @@ class Work:
     precision: Precision
     evals: dict[str, Tensor]
     trace: list[list[float]] | None = None
+    progress: Callable[[float], None] = lambda share: None
 
     @cached_property
     def y(self) -> Tensor:
@@ -84,21 +87,23 @@ class Work:
         with torch.no_grad():
             return self.prior.flow.decode(torch.cat(latents).to(self.truth))
 
-    def watch(self, spent: Tensor | int = 0) -> Callable[[State], None] | None:
-        """A callback that keeps the mean losses of a solve of `repeated`, whose start took `spent` evaluations."""
-        trace = self.trace
-        if trace is None:
-            return None
+    def watch(self, share: Callable[[Any], Tensor], spent: Tensor | int = 0) -> Callable[[State], None]:
+        """A callback for a solve of `repeated`, to tell how far it is and to keep its losses.
+
+        `share` says of a state how much is done, image by image; the start took `spent` evaluations.
+        """
         before = float(torch.as_tensor(spent).double().mean())
 
-        def keep(state: State) -> None:
+        def look(state: State) -> None:
             evals = before + state.evals.double().mean().item()
+            self.progress(share(state).double().mean().item())
+            trace = self.trace
             # A tenth more each time is enough for a curve.
-            if (not trace or evals > 1.1 * trace[-1][0]) and not state.D.isnan().any():
+            if trace is not None and (not trace or evals > 1.1 * trace[-1][0]) and not state.D.isnan().any():
                 loss = (state.D + self.lam * state.P).unflatten(0, (len(self.lambdas), -1)).nanmean(1)
                 trace.append([evals, *loss.tolist()])
 
-        return keep
+        return look
 
     def _seed(self, number: int) -> int:
         # Far apart, so that no image's noise is another's start.
