@@ -6,9 +6,12 @@ python benchmarks/sigma.py --data FOLDER [--images val] [--count 64]
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from priors import SETS
 from torch import Tensor
 
@@ -21,6 +24,17 @@ def from_rgb(y: Tensor) -> Tensor:
     return diagonal.flatten(1).abs().median(1).values / MEDIAN_OF_NORMAL
 
 
+def as_jpeg(y: Tensor) -> Tensor:
+    """As a JPEG file of quality 90 with colours at half the resolution has them, which is what most cameras write."""
+    pictures = []
+    for image in y:
+        buffer = io.BytesIO()
+        pixels = (image * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=90, subsampling="4:2:0")
+        pictures.append(torch.from_numpy(np.array(Image.open(buffer))).permute(2, 0, 1) / 255)
+    return torch.stack(pictures)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
@@ -31,7 +45,8 @@ def main() -> None:
     print("| sigma | picture | opponent colours: mean, spread | R, G and B |\n|---|---|---|---|")
     for sigma in (0.01, 0.02, 0.05, 0.1, 0.2):
         y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-        for kind, picture in (("float", y), ("8 bits", (y.clamp(0, 1) * 255).round() / 255)):
+        rounded = (y.clamp(0, 1) * 255).round() / 255
+        for kind, picture in (("float", y), ("8 bits", rounded), ("JPEG, half colours", as_jpeg(rounded))):
             ours, usual = estimate_sigma(picture) / sigma, from_rgb(picture) / sigma
             print(f"| {sigma} | {kind} | {ours.mean():.3f}, {ours.std():.3f} | {usual.mean():.3f}, {usual.std():.3f} |")
 

@@ -1,11 +1,14 @@
 """Choosing lam: every rule against what it promises, on problems where the truth or a closed form is known."""
 
+import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import aipo
 from aipo import operators
@@ -244,6 +247,17 @@ class TestSigma:
         scale = torch.tensor([0.05, 0.2]).view(2, 1, 1, 1)
         y = 0.5 + scale * torch.randn(2, 1, 63, 65, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(estimate_sigma(y), scale.flatten(), rtol=0.15, atol=0)
+
+    @pytest.mark.parametrize("sigma", [0.0, 0.05, 0.1])
+    def test_of_a_jpeg_file_whose_colours_were_averaged(self, sigma):
+        x = aipo.samples.load("astronaut")
+        y = (x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+        buffer = io.BytesIO()
+        pixels = (y * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=90, subsampling="4:2:0")
+        found = estimate_sigma(torch.from_numpy(np.array(Image.open(buffer))).permute(2, 0, 1)[None] / 255).item()
+        # The noise of the brightness is left, in each channel 0.67 sigma, and a little of the face's texture.
+        assert 0.6 * sigma <= found <= 0.9 * sigma + 0.007
 
     @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 4, 64, 64), (1, 3, 8, 8)])
     def test_bad_shapes(self, shape):
