@@ -29,7 +29,7 @@ check: $(VENV)/.installed-dev
 # The documentation, into site/; a broken link or reference is an error.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "open site/index.html, or with search: $(BIN)/mkdocs serve"
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

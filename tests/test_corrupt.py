@@ -136,6 +136,14 @@ def test_fit_cuts_first(tmp_path):
     assert aipo.metrics.psnr(read_image(name)[None], aipo.samples.load("astronaut")[None]).item() > 20
 
 
+@pytest.mark.parametrize(("task", "fit"), [("denoise", "align"), ("deblur", "crop"), ("sense", None)])
+def test_the_command_for_a_photograph_says_how_to_fit_it(tmp_path, task, fit):
+    Image.fromarray(np.full((80, 96, 3), 128, dtype=np.uint8)).save(tmp_path / "photo.png")
+    small = ["--fit=resize"] if task == "sense" else []
+    words = shlex.split(corrupt(tmp_path / "photo.png", f"--task={task}", *small, "--out", tmp_path / "out")["restore"])
+    assert (words[words.index("--fit") + 1] if "--fit" in words else None) == fit
+
+
 BAD = {
     "missing picture": (["absent.png", "--task=denoise"], "absent.png: no such file"),
     "broken picture": (["broken.png", "--task=denoise"], "broken.png: damaged"),

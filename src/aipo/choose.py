@@ -86,6 +86,16 @@ def choose_lambda(
             share one grid.
         evals: gradient evaluations per image for each path.
         seed: of the probe of "sure" and of the measurements that "held-out" leaves out.
+
+    Examples:
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 16, 16))
+        >>> operator = aipo.operators.Denoising((3, 16, 16))
+        >>> x = prior.sample(1, seed=0)
+        >>> y = operator.measure(x, aipo.Gaussian(0.25), seed=1)
+        >>> choice = aipo.choose_lambda(aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y))
+        >>> choice.rule, 0.5 < choice.lam.item() < 2  # 1 would be exact, this prior being the truth
+        ('discrepancy', True)
     """
     if rule not in RULES:
         raise InputError(f"rule must be one of {', '.join(RULES)}, got {rule}")

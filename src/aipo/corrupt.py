@@ -135,6 +135,9 @@ def corrupt(arguments: Sequence[Path], out: Path, how: Corruption) -> dict[str, 
         made.append(out / name)
     options: list[str | Path] = ["--task", how.task, "--sigma", f"{how.level or 0.002:g}"]
     options += _needed(how, out, next(iter(operators.values())), files)
+    if task_named(how.task).full_size and shapes != {(how.size, how.size)}:
+        # Of a photograph the priors can restore a face; a known blur would change if it were scaled.
+        options += ["--fit", "crop" if how.task == "deblur" else "align"]
     _check_free(files, [*listing.pictures, *(path for path in (how.mask, how.kernel) if path)])
     ensure_folder(out)
     for path, content in files.items():

@@ -230,6 +230,11 @@ def tile(images: Tensor | Sequence[Tensor], columns: int, gap: int = 2) -> Tenso
 
     Returns:
         (C, rows * (H + gap) - gap, columns * (W + gap) - gap); unused places stay white.
+
+    Examples:
+        >>> import torch
+        >>> tile(torch.zeros(3, 3, 64, 64), columns=2).shape
+        torch.Size([3, 130, 130])
     """
     _, height, width = images[0].shape
     rows = -(-len(images) // columns)

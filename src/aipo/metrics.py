@@ -20,6 +20,12 @@ def psnr(x: Tensor, reference: Tensor) -> Tensor:
 
     Returns:
         (B,) float64; infinite where the two images are identical.
+
+    Examples:
+        >>> import torch
+        >>> black, grey = torch.zeros(1, 3, 8, 8), torch.full((1, 3, 8, 8), 0.1)
+        >>> psnr(grey, black)
+        tensor([20.0000], dtype=torch.float64)
     """
     _check_shapes(x, reference)
     squared_error = (x.double() - reference.double()).square()

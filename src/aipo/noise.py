@@ -18,19 +18,23 @@ __all__ = ["Gaussian", "Laplace", "Noise", "as_generator"]
 class Noise:
     """Interface of a noise model: any log-density that is differentiable in e.
 
-    Subclass it to add your own, here Student's t, which forgives outliers:
+    Subclass it to add your own, here Student's t, which forgives outliers.
 
-        class StudentT(Noise):
-            def __init__(self, nu: int, scale: float):
-                self.nu, self.scale = nu, scale
-
-            def log_prob(self, e):
-                return torch.distributions.StudentT(self.nu, 0.0, self.scale).log_prob(e).flatten(1).sum(1)
-
-            def sample(self, shape, generator=None, dtype=torch.float32, device="cpu"):
-                normal = torch.randn(self.nu + 1, *shape, generator=generator)
-                t = normal[0] / normal[1:].square().mean(0).sqrt()
-                return (self.scale * t).to(device, dtype)
+    Examples:
+        >>> import torch
+        >>> class StudentT(Noise):
+        ...     def __init__(self, nu, scale):
+        ...         self.nu, self.scale = nu, scale
+        ...
+        ...     def log_prob(self, e):
+        ...         return torch.distributions.StudentT(self.nu, 0.0, self.scale).log_prob(e).flatten(1).sum(1)
+        ...
+        ...     def sample(self, shape, generator=None, dtype=torch.float32, device="cpu"):
+        ...         normal = torch.randn(self.nu + 1, *shape, generator=generator)
+        ...         t = normal[0] / normal[1:].square().mean(0).sqrt()
+        ...         return (self.scale * t).to(device, dtype)
+        >>> StudentT(2, 0.1).log_prob(torch.zeros(1, 1))
+        tensor([1.2629])
     """
 
     capturable = False  # whether its methods never look at values on the host, as `aipo.kernels.graphs` needs it
@@ -126,6 +130,13 @@ class Gaussian(_ScaledNoise):
     Arguments:
         sigma: standard deviation, > 0, on the [0,1] scale of the images; one number or a tensor (B,), one per
             image.
+
+    Examples:
+        >>> import torch
+        >>> Gaussian(0.1).log_prob(torch.zeros(2, 3))  # three times -log(0.1 sqrt(2 pi))
+        tensor([4.1509, 4.1509])
+        >>> Gaussian(torch.tensor([0.1, 0.2]))  # one for each image
+        Gaussian(sigma=[0.1, 0.2])
     """
 
     _unit_variance = 1.0
@@ -151,6 +162,11 @@ class Laplace(_ScaledNoise):
     Arguments:
         scale: > 0, on the [0,1] scale of the images (the standard deviation is sqrt(2) scale); one number or
             a tensor (B,), one per image.
+
+    Examples:
+        >>> import torch
+        >>> Laplace(0.1).log_prob(torch.zeros(1, 3))  # three times -log(0.2)
+        tensor([4.8283])
     """
 
     _unit_variance = 2.0

@@ -51,6 +51,13 @@ class Prior:
 
     The offset n * ln(2^bits) turns a density on [0, 1]^n into the likelihood of `bits`-bit data, as the paper
     reports it; it does not move any minimiser.
+
+    Examples:
+        >>> import aipo
+        >>> prior = aipo.load_prior("celeba64-realnvp-small")
+        >>> faces = prior.sample(1, temperature=0.7, seed=0)
+        >>> bool(prior.P(faces) < prior.P(faces.flip(2)))  # upside down is less probable
+        True
     """
 
     flow: Flow

@@ -29,6 +29,19 @@ class MapProblem:
         y: measurements (B, *operator.measurement_shape); the prior must be on their device and in their dtype.
         precision: of the gradients that solvers see, "exact" or "fast", see `aipo.engine`. What they report at the
             end is always exact.
+
+    Examples:
+        Prior and noise of the same width: between the measurement 1 and the prior's mean 0.5 lies the solution, 0.75.
+
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 8, 8))  # N(0.5, 0.25^2) in each pixel
+        >>> operator = aipo.operators.Denoising((3, 8, 8))
+        >>> problem = aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y=torch.ones(1, 3, 8, 8))
+        >>> halfway = torch.full((1, 3, 8, 8), 0.75)
+        >>> bool(problem.loss(halfway, lam=1.0) < problem.loss(halfway + 0.01, lam=1.0))
+        True
+        >>> problem.chi2(halfway)
+        tensor([1.])
     """
 
     def __init__(

@@ -46,6 +46,10 @@ class Inpainting(LinearOperator):
         Arguments:
             fraction: share of the image that is missing, in [0,1), rounded to whole blocks.
             block: side of a block in pixels; must divide H and W.
+
+        Examples:
+            >>> Inpainting.random_blocks((3, 64, 64), fraction=0.25, block=4, seed=0)
+            Inpainting((3, 64, 64) -> (3, 64, 64), 75.0% observed)
         """
         _, height, width = checked_image_shape(image_shape)
         if block < 1 or height % block or width % block:

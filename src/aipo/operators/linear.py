@@ -15,14 +15,20 @@ __all__ = ["LinearOperator"]
 class LinearOperator(Operator):
     """f(x) = A x, with its adjoint, its pseudo-inverse and the projections built on them.
 
-    Your own operator only needs `A`; the other methods then cost more than closed forms would:
+    Your own operator only needs `A`; the other methods then cost more than closed forms would.
 
-        class Flip(LinearOperator):
-            def __init__(self, image_shape):
-                super().__init__(image_shape, measurement_shape=image_shape)
-
-            def A(self, x):
-                return x.flip(-1)
+    Examples:
+        >>> import torch
+        >>> class Flip(LinearOperator):
+        ...     def __init__(self, image_shape):
+        ...         super().__init__(image_shape, measurement_shape=image_shape)
+        ...
+        ...     def A(self, x):
+        ...         return x.flip(-1)
+        >>> x = torch.rand(1, 3, 8, 8)
+        >>> flip = Flip((3, 8, 8))
+        >>> torch.allclose(flip.A_dagger(flip.A(x)), x, atol=1e-5)
+        True
     """
 
     linear = True

@@ -17,6 +17,12 @@ class SuperResolution(LinearOperator):
     Arguments:
         image_shape: (C, H, W).
         factor: must divide H and W.
+
+    Examples:
+        >>> import torch
+        >>> half = SuperResolution((1, 2, 4), factor=2)
+        >>> half.A(torch.tensor([[[[0.0, 1.0, 0.2, 0.2], [1.0, 0.0, 0.4, 0.4]]]]))
+        tensor([[[[0.5000, 0.3000]]]])
     """
 
     capturable = True

@@ -28,6 +28,12 @@ def load(name: str) -> Tensor:
 
     Raises:
         InputError: there is no sample of that name.
+
+    Examples:
+        >>> names()
+        ['astronaut', 'cat']
+        >>> load("cat").shape
+        torch.Size([3, 64, 64])
     """
     if name not in names():
         raise InputError(f"no sample picture is called {name!r}; choose from {', '.join(names())}")

@@ -71,6 +71,15 @@ class Amortized(Solver[AmortizedState]):
         direction: "adam" (the paper's experiments) or "gradient" (step 5 as printed).
 
     x0 is the solution at lam = 0, by default `initial.mle`, whose evaluations are then counted too.
+
+    Examples:
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 8, 8))  # N(0.5, 0.25^2) in each pixel
+        >>> operator = aipo.operators.Denoising((3, 8, 8))
+        >>> problem = aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y=torch.ones(1, 3, 8, 8))
+        >>> result = aipo.Amortized.quick().solve(problem, lam=1.0)
+        >>> round(result.x.mean().item(), 2), result.status
+        (0.75, ['done'])
     """
 
     state_type: ClassVar = AmortizedState

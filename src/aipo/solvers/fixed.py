@@ -36,6 +36,15 @@ class FixedLambda(Solver[FixedState]):
         adam: Adam's remaining options.
 
     It starts at x0, by default G(0); `aipo.initial` has the paper's other starts.
+
+    Examples:
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 8, 8))  # N(0.5, 0.25^2) in each pixel
+        >>> operator = aipo.operators.Denoising((3, 8, 8))
+        >>> problem = aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y=torch.ones(1, 3, 8, 8))
+        >>> result = aipo.FixedLambda.decayed().solve(problem, lam=1.0)
+        >>> round(result.x.mean().item(), 3), result.evals.tolist(), result.status
+        (0.75, [251], ['done'])
     """
 
     state_type: ClassVar = FixedState

@@ -100,6 +100,15 @@ class FollowPath(Solver[PathState]):
         model: of the Hessian: "local" is all of the above, "global" has W = 1, "none" is plain L-BFGS.
 
     It starts at x0, by default `initial.gaussian`.
+
+    Examples:
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 8, 8))  # N(0.5, 0.25^2) in each pixel
+        >>> operator = aipo.operators.Denoising((3, 8, 8))
+        >>> problem = aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y=torch.ones(1, 3, 8, 8))
+        >>> result = aipo.FollowPath((1.0,), evals=20).solve(problem, lam=1.0).at(1.0)
+        >>> round(result.x.mean().item(), 3), result.status
+        (0.75, ['done'])
     """
 
     state_type: ClassVar = PathState
@@ -405,6 +414,17 @@ def follow_path(
         evals: gradient evaluations per image for all of it.
         x0: where to start (B, C, H, W); by default the solution under a Gaussian, `initial.gaussian`.
         checkpoint: a .safetensors file from which a broken run goes on, see `Solver.solve`.
+
+    Examples:
+        >>> import aipo, torch
+        >>> prior = aipo.flows.GaussianFlow((3, 8, 8))  # N(0.5, 0.25^2) in each pixel
+        >>> operator = aipo.operators.Denoising((3, 8, 8))
+        >>> problem = aipo.MapProblem(prior, operator, aipo.Gaussian(0.25), y=torch.ones(1, 3, 8, 8))
+        >>> path = aipo.follow_path(problem, [0.5, 1.0, 2.0])
+        >>> [round(value, 3) for value in path.x.mean(dim=(2, 3, 4))[0].tolist()]  # (1 + lam / 2) / (1 + lam)
+        [0.833, 0.75, 0.667]
+        >>> path.at(2.0).status
+        ['done']
     """
     if lambdas is None:
         solver = FollowPath(tuple(automatic_grid(problem)), evals, STRIDE)

@@ -13,7 +13,12 @@ _FOLDER = Path(__file__).parent
 
 
 def prior_names() -> list[str]:
-    """Names of the embedded priors."""
+    """Names of the embedded priors.
+
+    Examples:
+        >>> prior_names()
+        ['celeba64-glow', 'celeba64-realnvp', 'celeba64-realnvp-small', 'celeba64-tarflow']
+    """
     return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
 
 
@@ -22,6 +27,13 @@ def load_prior(name: str | Path) -> Prior:
 
     The weights' SHA-256 must be the card's; nothing is unpickled and nothing is downloaded. The prior is in float32 on
     the CPU; `prior.to("cuda")` moves it.
+
+    Examples:
+        >>> prior = load_prior("celeba64-realnvp-small")
+        >>> prior.name, prior.image_shape
+        ('celeba64-realnvp-small', (3, 64, 64))
+        >>> prior.sample(2, temperature=0.7, seed=0).shape
+        torch.Size([2, 3, 64, 64])
     """
     if str(name) in prior_names():
         return load_prior_files(_FOLDER / f"{name}.safetensors")
