@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --ignore=tests/app
 
 # The app in a real browser: needs Chromium, as `chromium` on the PATH or named by $CHROMIUM.
-test-app: $(VENV)/.installed-browser
+test-app: $(VENV)/.installed-browser-tests
 	$(BIN)/pytest tests/test_app.py tests/app
 
 check: $(VENV)/.installed-dev
@@ -35,26 +35,14 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A stamp each: running needs only the core, testing also the dev tools, the site its own.
+# A stamp for the core, which is all that running needs, and one for each extra.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
-	touch $@
-
-$(VENV)/.installed-app: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[app]"
-	touch $@
-
-$(VENV)/.installed-browser: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[browser-tests]"
+$(VENV)/.installed-%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
 clean:
