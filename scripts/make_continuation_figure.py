@@ -53,8 +53,8 @@ def landscape(ax: Axes, lam: float) -> None:
 
 def main() -> None:
     fig, axes = plt.subplots(1, 4, figsize=(13, 3.7), layout="constrained", sharey=True)
-    path = trace(aipo.Amortized(K=10), Y)
-    result = aipo.Amortized(K=10).solve(problem(1), LAMBDA, Y)
+    path = trace(aipo.Amortized(K=10, decay="round"), Y)
+    result = aipo.Amortized(K=10, decay="round").solve(problem(1), LAMBDA, Y)
     rounds = result.trajectory["lam"][0]
     for ax, lam in zip(axes, (0.0, 0.15, LAMBDA, LAMBDA), strict=True):
         landscape(ax, lam)

@@ -117,6 +117,18 @@ class TestAmortized:
             for j in range(i):
                 assert not torch.equal(losses[i], losses[j]), (options[i], options[j])
 
+    def test_alpha_decays_at_every_step_or_every_round(self, flow):
+        problem, alphas = make_problem(flow), {}
+        for decay in ("step", "round"):
+            solver = Amortized(K=6, K_growth=1.0, decay=decay)
+            state = solver.init(problem, self.LAMBDA, initial.zero(problem))
+            for _ in range(10):
+                state = solver.step(problem, state)
+            alphas[decay] = state.alpha
+        # Ten steps; one round of six of them is over.
+        torch.testing.assert_close(alphas["step"], torch.full_like(alphas["step"], 0.05 * 0.99**10))
+        torch.testing.assert_close(alphas["round"], torch.full_like(alphas["round"], 0.05 * 0.99))
+
     def test_lambda_zero_is_one_round(self, flow):
         problem = make_problem(flow)
         result = Amortized(K=6).solve(problem, 0.0, initial.zero(problem))

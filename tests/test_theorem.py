@@ -131,7 +131,7 @@ def test_estimates_do_not_depend_on_the_batch():
 @pytest.mark.parametrize("name", OPERATORS)
 def test_algorithm_2_finds_the_closed_form(name):
     known = known_problem(name)
-    result = aipo.Amortized(last_K=400).solve(known.problem, LAM)
+    result = aipo.Amortized(last_K=400, decay="round").solve(known.problem, LAM)
     assert result.status == ["done"] * 3
     assert (distance(result.x, known.x(LAM)) < 1e-4).all()
 
@@ -201,7 +201,7 @@ class TestNonConvex:
     @pytest.mark.parametrize(
         "solver",
         [
-            aipo.Amortized(last_K=300),
+            aipo.Amortized(last_K=300, decay="round"),
             aipo.Amortized.quick(),
             Certified(epsilon=1e-3, L=210.0, sigma=0.012, delta=0.1, C=0.2),
         ],
