@@ -275,6 +275,16 @@ def test_verdicts_count_cells_and_evaluations():
     assert lines[5].endswith("Zero init: 2.")
 
 
+def test_the_seed_changes_noise_and_starts():
+    prior = aipo.load_prior("celeba64-realnvp-small")
+    operator = TASKS["denoise"].make_operator(prior.image_shape)
+    truth = aipo.samples.load("astronaut")[None].repeat(2, 1, 1, 1)
+    works = [Work(prior, TASKS["denoise"], operator, truth, (0, 1), (), seed, "exact", {}) for seed in (0, 1, 2)]
+    for name in ("y", "random"):
+        drawn = torch.cat([getattr(work, name) for work in works]).flatten(1)
+        assert len(drawn.unique(dim=0)) == 6
+
+
 def test_a_report_refuses_two_versions_of_a_method():
     row = {"setup": "s", "date": "2026-01-01", "prior": "p", "task": "denoise", "split": "test", "lam": 1.0, "image": 0}
     old, new = ({**row, "method": "aipo", "settings": settings} for settings in ("old", "new"))

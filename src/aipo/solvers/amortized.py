@@ -58,7 +58,8 @@ class Amortized(Solver[AmortizedState]):
         K_growth, alpha_decay: factors of K from round to round, and of alpha (see decay).
         mle_iterations: projected-gradient iterations for the start at lam = 0, when x0 is not given.
         last_K: steps of the round at Lambda, if not K, decayed to zero along a cosine. The paper's constant step ends
-            every round well above its minimum; for the intermediate ones that does not matter.
+            every round well above its minimum; for the intermediate ones that does not matter. Meant for decay="round",
+            which leaves it a step worth decaying.
         max_evals, max_rounds: limits per image; reaching one gives the status "max evaluations".
 
     What the paper leaves open, or prints ambiguously, is an option (see docs/method.md):
