@@ -106,6 +106,6 @@ class Work:
         return look
 
     def _seed(self, number: int) -> int:
-        # Far apart, so that no image's noise is another's start. A generator looks at 32 bits of its seed only, so those
-        # of the run are spread over them (by an odd multiplier) rather than put above them.
+        # Far apart, so that no image's noise is another's start. A generator looks at 32 bits of its seed only, so the
+        # run's own is spread over them (by an odd multiplier) rather than put above them.
         return (2654435761 * self.seed + 1000 * number) % 2**32
