@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import aipo
 from aipo.bench.classical import CLASSICAL, analyse_haar, synthesise_haar
-from aipo.bench.methods import BUDGET, METHODS, NO_LAM, PATH_EVALS
+from aipo.bench.methods import BUDGET, METHODS, NO_LAM, SHORT_PATH
 from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
@@ -187,7 +187,7 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
             continue
         if row["method"] == "aipo":
             continue
-        assert row["evals"] <= (PATH_EVALS if row["method"] == "path" else allowed[row["split"], row["lam"]])
+        assert row["evals"] <= (SHORT_PATH if row["method"] == "path" else allowed[row["split"], row["lam"]])
     numbers = aggregate(rows)
     lines = " ".join(verdicts(numbers, rows))
     assert "follow_path has a lower mean loss than AIPO in" in lines

@@ -25,7 +25,8 @@ from aipo.solvers.path import FollowPath, follow_path
 
 __all__ = ["BUDGET", "METHODS", "NO_LAM", "Method", "Outcome"]
 
-PATH_EVALS = 65
+# Of the path solver, for all lam together: a fiftieth of what Algorithm 2 takes, and a twentieth.
+SHORT_PATH, LONG_PATH = 65, 300
 NO_LAM = 0.0
 # Of the decayed Adam: what `FixedLambda.decayed` has by default.
 TUNED_ALPHA = 0.03
@@ -120,12 +121,15 @@ def _from_zero(solver: FixedLambda) -> Callable[[Work], Outcome]:
     return lambda work: _with_the_same_budget(work, solver, work.zero, 0)
 
 
-def _path(work: Work) -> Outcome:
+def _path(evals: int) -> Callable[[Work], Outcome]:
     """All lam along one path; evaluations are those spent by the time a lam was done, so the last counts for all."""
-    tell = _teller(work, PATH_EVALS)
-    path = follow_path(work.problem, work.lambdas, evals=PATH_EVALS, callback=tell)
-    x, D, P, evals = (_padded(getattr(path, name), len(work.lambdas)) for name in ("x", "D", "P", "evals"))
-    return Outcome(x, D, P, evals, [path.status] * len(work.lambdas))
+
+    def solve(work: Work) -> Outcome:
+        path = follow_path(work.problem, work.lambdas, evals=evals, callback=_teller(work, evals))
+        x, D, P, evaluated = (_padded(getattr(path, name), len(work.lambdas)) for name in ("x", "D", "P", "evals"))
+        return Outcome(x, D, P, evaluated, [path.status] * len(work.lambdas))
+
+    return solve
 
 
 def _teller(work: Work, budget: int, before: int = 0, solves: int = 1) -> Callable[[State], None]:
@@ -169,7 +173,8 @@ METHODS = {
         _limited("mle_init", "MLE init", _from_mle(CONSTANT), f"mle, {CONSTANT!r}"),
         _limited("random_init", "Random init", _from_random(CONSTANT), f"random, {CONSTANT!r}"),
         _limited("zero_init", "Zero init", _from_zero(CONSTANT), f"zero, {CONSTANT!r}"),
-        Method("path", "follow_path", _path, repr(FollowPath(evals=PATH_EVALS))),
+        Method("path", f"follow_path, {SHORT_PATH}", _path(SHORT_PATH), repr(FollowPath(evals=SHORT_PATH))),
+        Method("path_long", f"follow_path, {LONG_PATH}", _path(LONG_PATH), repr(FollowPath(evals=LONG_PATH))),
         _limited("adam_mle", "decayed Adam from MLE", _from_mle(DECAYED), f"mle, {DECAYED!r}"),
         _limited("adam_random", "decayed Adam from random", _from_random(DECAYED), f"random, {DECAYED!r}"),
         _limited("adam_zero", "decayed Adam from zero", _from_zero(DECAYED), f"zero, {DECAYED!r}"),

@@ -70,7 +70,7 @@ PROTOCOLS = {
             ("celeba64-realnvp", "celeba64-glow", "celeba64-tarflow"),
             ("test", "ood", "fairface"),
             (
-                *("aipo", "aipo_printed", "path", "adam_mle", "adam_random", "adam_zero", "lbfgs"),
+                *("aipo", "aipo_printed", "path", "path_long", "adam_mle", "adam_random", "adam_zero", "lbfgs"),
                 *("bm3d", "tv", "biharmonic", "wavelets"),
             ),
         ),
