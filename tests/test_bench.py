@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -13,19 +14,22 @@ from typer.testing import CliRunner
 
 import aipo
 from aipo.bench.classical import CLASSICAL, analyse_haar, synthesise_haar
-from aipo.bench.methods import BUDGET, METHODS, NO_LAM, SHORT_PATH
+from aipo.bench.lbfgs import PlainLBFGS
+from aipo.bench.methods import BUDGET, LONG_PATH, METHODS, NO_LAM, SHORT_PATH
 from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
 from aipo.bench.store import Store
 from aipo.bench.summary import references, verdicts, write_summary
-from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers
+from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
 from aipo.bench.work import Work
 from aipo.cli import app
 from aipo.errors import InputError
 from aipo.flows import GaussianFlow
 from aipo.metrics import psnr
 from aipo.prior import load_prior_files, save_prior_files
+from aipo.report import Marked
+from aipo.solvers.path import FollowPath
 
 SHAPE = (3, 16, 16)
 
@@ -170,14 +174,14 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
     )
     run(plan, store)
     files = write_summary(tmp_path)
-    assert "traces.png" in {file.name for file in files}
+    assert {"traces.png", "figure-denoise-tiny.png"} <= {file.name for file in files}
     tables = (tmp_path / "tables.md").read_text()
     assert "| denoise, tiny, test | BM3D |" in tables
     assert "nan" not in tables
     (trace,) = [t["trace"] for t in store.read_traces(plan.setup.key) if t["method"] == "adam_mle"]
     assert trace[0][1] > trace[-1][1]
     assert [t[0] for t in trace] == sorted(t[0] for t in trace)
-    assert (tmp_path / "report.html").read_text().count("<figure") > 2 + 6
+    assert (tmp_path / "report.html").read_text().count("<figure") == 3
     rows = store.read_all()
     assert {row["method"] for row in rows} == set(PROTOCOLS["fair"].methods) - {"biharmonic", "wavelets"}
     allowed = {(r["split"], r["lam"]): r["evals"] for r in rows if r["method"] == BUDGET}
@@ -187,14 +191,55 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
             continue
         if row["method"] == "aipo":
             continue
-        assert row["evals"] <= (SHORT_PATH if row["method"] == "path" else allowed[row["split"], row["lam"]])
+        paths = {"path": SHORT_PATH, "path_long": LONG_PATH}
+        assert row["evals"] <= paths.get(row["method"], allowed[row["split"], row["lam"]])
     numbers = aggregate(rows)
     lines = " ".join(verdicts(numbers, rows))
-    assert "follow_path has a lower mean loss than AIPO in" in lines
+    assert "follow_path, 65 has a lower mean loss than AIPO in" in lines
     # With a Gaussian all methods should find the same minimum; the paper's constant step ends a little above it.
     for lam in (0.5, 1.0):
         at = {k.method: n.mean for k, n in numbers.items() if (k.metric, k.lam) == ("map_loss", lam)}
         assert max(at["path"], at["adam_mle"], at["lbfgs"]) < min(at["aipo"], at[BUDGET]) + 0.1
+
+
+def test_methods_that_differ_in_their_start_are_one_batch(prior_file, pictures, tmp_path):
+    methods = (BUDGET, "adam_mle", "adam_random", "adam_zero")
+    plan = make_plan(prior_file, pictures, methods=methods, tasks=("inpaint",), lambdas=(0.5, 1.0), trace=True)
+    heard = set()
+    together, alone = Store(tmp_path / "together"), Store(tmp_path / "alone")
+    run(plan, together, lambda tally, cell, share: heard.add(cell.rpartition(".")[2]))
+    assert heard == {"", BUDGET, "adam_mle+adam_random+adam_zero"}
+    for method in methods[1:]:
+        run(replace(plan, methods=(BUDGET, method)), alone)
+
+    def by_cell(store):
+        return {(r["method"], r["lam"], r["image"]): (r["loss"], r["psnr"], r["evals"]) for r in store.read_all()}
+
+    ours, theirs = by_cell(together), by_cell(alone)
+    assert ours.keys() == theirs.keys()
+    for key, numbers in ours.items():
+        assert numbers == pytest.approx(theirs[key], abs=1e-2), key
+    # They do not all end at the same place by chance: before the last step they are far apart.
+    first = {t["method"]: t["trace"][0][1] for t in together.read_traces(plan.setup.key)}
+    assert first == pytest.approx({t["method"]: t["trace"][0][1] for t in alone.read_traces(plan.setup.key)}, rel=1e-4)
+    assert len({round(first[method]) for method in methods[1:]}) == 3
+
+
+def test_plain_lbfgs_at_several_lam_is_that_of_each_lam(prior_file, pictures):
+    prior = load_prior_files(prior_file)
+    operator, noise = TASKS["inpaint"].make_operator(SHAPE), TASKS["inpaint"].noise
+    y = operator.measure(pictures.images[:2], noise, seed=5)
+    problem = aipo.MapProblem(prior, operator, noise, y)
+    both = aipo.MapProblem(prior, operator, noise, y.repeat(2, 1, 1, 1))
+    lambdas, budgets = (0.5, 2.0), (6, 9)
+    x0 = torch.full((4, *SHAPE), 0.5)
+    found = PlainLBFGS(lambdas, budgets=budgets).solve(both, torch.tensor([0.5, 0.5, 2.0, 2.0]), x0)
+    assert found.evals.tolist() == [6, 6, 9, 9]
+    assert found.status == ["done"] * 4
+    for i, (lam, budget) in enumerate(zip(lambdas, budgets, strict=True)):
+        single = FollowPath((lam,), budget, tolerance=0.0, model="none").solve(problem, lam, x0[:2]).at(lam)
+        torch.testing.assert_close(found.x[2 * i : 2 * i + 2], single.x, rtol=0, atol=3e-4)
+        torch.testing.assert_close(found.loss[2 * i : 2 * i + 2], single.loss, rtol=1e-5, atol=0.1)
 
 
 @pytest.mark.parametrize("name", list(CLASSICAL))
@@ -232,7 +277,7 @@ def test_means_and_standard_errors():
     rows = [{**row, "loss": loss, "psnr": quality} for loss, quality in values]
     numbers = aggregate(rows)
     loss = numbers[Key("map_loss", "denoise", "glow", "test", 0.3, "aipo")]
-    assert (loss.mean, loss.count) == (3.0, 3)
+    assert (loss.mean, loss.median, loss.count) == (3.0, 2.0, 3)
     assert loss.se == pytest.approx((7 / 3) ** 0.5)
     assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
 
@@ -245,34 +290,118 @@ def test_classical_methods_are_compared_with_the_prior_not_with_each_other():
     assert [(line[1], line[3]) for line in body] == [("BM3D", "29.00"), ("total variation", "29.00")]
 
 
-def test_verdicts_count_cells_and_evaluations():
-    numbers, rows = {}, []
-    where = ("denoise", "glow", "test")
-    losses = {
-        "aipo": (1, 9),
-        BUDGET: (5, 3),
-        "path": (4, 4),
-        "mle_init": (6, 6),
-        "random_init": (6, 8),
-        "zero_init": (7, 7),
+def make_rows(losses, prior="celeba64-glow"):
+    """Rows of losses by method: those of the images at lam 0.3, 0.6, 0.9, ..."""
+    common = {"task": "denoise", "prior": prior, "split": "test", "psnr": 20.0, "status": "done"}
+    # A path counts up to its last lam, other methods start anew at each.
+    spent = {"path": lambda k: 5 * k, "path_long": lambda k: 20 * k}
+    rows = []
+    for method, by_lam in losses.items():
+        for k, at_lam in enumerate(by_lam, start=1):
+            solve = {"method": method, "lam": round(0.3 * k, 1), "evals": spent.get(method, lambda k: 100)(k)}
+            rows += [{**common, **solve, "image": i, "loss": loss} for i, loss in enumerate(at_lam)]
+    return rows
+
+
+def verdicts_of(losses):
+    rows = make_rows(losses)
+    return verdicts(aggregate(rows), rows)
+
+
+def test_verdicts_count_cells_by_means_and_medians():
+    baselines = {"mle_init": [(6, 6, 6)] * 2, "random_init": [(6, 6, 6), (8, 8, 8)], "zero_init": [(7, 7, 7)] * 2}
+    # In the second cell one solve in three blows up.
+    glow = make_rows({"aipo": [(1, 1, 1), (5, 5, 50)], BUDGET: [(5, 5, 5)] * 2, "path": [(6, 6, 6)] * 2, **baselines})
+    realnvp = make_rows({"aipo": [(9, 9, 9), (5, 5, 5)], **baselines}, "celeba64-realnvp")
+    rows = [*glow, *realnvp]
+    for row in rows:
+        if (row["method"], row["lam"]) == ("zero_init", 0.6):
+            row["status"] = "non finite"
+    lines = verdicts(aggregate(rows), rows)
+    than = "has a lower mean loss than all three constant steps in"
+    lost = "denoise glow test at lam 0.6; denoise realnvp test at lam 0.3"
+    assert lines[0] == f"AIPO {than} 2 of 4 cells (glow 1/2, realnvp 1/2). Not in {lost}."
+    assert lines[1] == f"AIPO, steps as printed {than} 2 of 2 cells."
+    assert lines[2] == f"follow_path, 65 {than} 0 of 2 cells."
+    assert lines[3].endswith(
+        "a mean. AIPO: 3 of 4 cells (glow 2/2, realnvp 1/2); AIPO, steps as printed: 2 of 2 cells; "
+        "follow_path, 65: 0 of 2 cells."
+    )
+    assert lines[-1].startswith(f"Solves: {len(rows)}.")
+    assert lines[-1].endswith("is counted: Zero init: 6.")
+
+
+@pytest.mark.parametrize(("lost", "named"), [(0, False), (8, True), (9, False)])
+def test_verdicts_name_lost_cells_if_they_are_few(lost, named):
+    losses = {method: [(2,)] * 10 for method in ("mle_init", "random_init", "zero_init")}
+    first = verdicts_of({"aipo": [(3,)] * lost + [(1,)] * (10 - lost), **losses})[0]
+    assert f"in {10 - lost} of 10 cells." in first
+    assert ("Not in denoise glow test at lam 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1, 2.4." in first) == named
+    assert ("Not in" in first) == named
+
+
+def test_verdicts_on_paths_count_cells_and_evaluations():
+    lines = verdicts_of({"aipo": [(1,), (9,)], BUDGET: [(5,), (5,)], "path": [(4,), (6,)], "path_long": [(0,), (2,)]})
+    than = "has a lower mean loss than"
+    assert lines[:4] == [
+        f"follow_path, 65 {than} AIPO in 1 of 2 cells, with 5.0% to 5.0% of its evaluations (all lam together).",
+        f"follow_path, 65 {than} AIPO, steps as printed in 1 of 2 cells, with 5.0% to 5.0% of its evaluations "
+        "(all lam together).",
+        f"follow_path, 300 {than} AIPO in 2 of 2 cells, with 20.0% to 20.0% of its evaluations (all lam together).",
+        f"follow_path, 300 {than} AIPO, steps as printed in 2 of 2 cells, with 20.0% to 20.0% of its evaluations "
+        "(all lam together).",
+    ]
+
+
+def test_shares_of_evaluations_are_of_the_images_that_both_solved():
+    rows = make_rows({"aipo": [(1,), (1,)], "path": [(1, 1, 1), (1, 1, 1)]})
+    rows += make_rows({"aipo": [(1,)], "path": [(1,), (1,)]}, "celeba64-realnvp")
+    assert "with 5.0% to 10.0% of its evaluations" in verdicts(aggregate(rows), rows)[0]
+
+
+def test_verdicts_on_tuned_baselines():
+    tuned = {
+        "adam_mle": [(20,), (20,), (5,), (20,), (20,)],
+        "adam_random": [(13,), (9,), (14,), (13,), (13,)],
+        "adam_zero": [(30,), (30,), (30,), (30,), (7,)],
+        "lbfgs": [(11,), (11,), (11,), (8,), (9,)],
     }
-    for method, values in losses.items():
-        for lam, loss in zip((0.3, 1.0), values, strict=True):
-            numbers[Key("map_loss", *where, lam, method)] = Number(loss, 0.1)
-            about = dict(zip(("task", "prior", "split"), where, strict=True))
-            # A path counts up to its last lam, other methods start anew at each.
-            evals = {0.3: 4, 1.0: 10}[lam] if method == "path" else 100
-            status = "non finite" if (method, lam) == ("zero_init", 1.0) else "done"
-            rows += [
-                {**about, "method": method, "lam": lam, "image": i, "evals": evals, "status": status} for i in (0, 1)
-            ]
-    lines = verdicts(numbers, rows)
-    assert lines[0].startswith("AIPO has a lower mean loss than all three constant steps in 1 of 2 cells")
-    assert lines[1].startswith("AIPO, steps as printed has a lower mean loss than all three constant steps in 2 of 2")
-    assert lines[2].startswith("follow_path has a lower mean loss than all three constant steps in 2 of 2 cells")
-    assert "follow_path has a lower mean loss than AIPO in 1 of 2 cells, with 5.0% to 5.0%" in lines[3]
-    assert "lower mean loss than AIPO, steps as printed in 1 of 2 cells" in lines[4]
-    assert lines[5].endswith("Zero init: 2.")
+    lines = verdicts_of({"aipo": [(10,)] * 5, **tuned})
+    assert lines[0] == "AIPO has a lower mean loss than all four tuned baselines in 1 of 5 cells."
+    assert lines[1].endswith(
+        "AIPO's. decayed Adam from MLE: 1 of 5 cells, +10 nats; decayed Adam from random: 1 of 5 cells, +3 nats; "
+        "decayed Adam from zero: 1 of 5 cells, +20 nats; L-BFGS from MLE: 2 of 5 cells, +1 nats."
+    )
+    others = {name: [(40,)] * 5 for name in (BUDGET, "path", "path_long")}
+    # A cell without some method is not counted.
+    missing = {**others, "path": [(40,)] * 4}
+    for rest, winners in ((others, ("decayed Adam from zero",)), (missing, ())):
+        lines = verdicts_of({"aipo": [(10,)] * 5, **tuned, **rest})
+        (lowest,) = [line for line in lines if line.startswith("Lowest")]
+        winners = ("AIPO", "decayed Adam from random", "decayed Adam from MLE", "L-BFGS from MLE", *winners)
+        ends = f"in {len(winners)} cells with all of these methods. {'; '.join(f'{title}: 1' for title in winners)}."
+        assert lowest == f"Lowest mean loss {ends}"
+
+
+def test_verdicts_say_nothing_of_methods_that_are_not_there():
+    assert len(verdicts_of({"aipo": [(1,), (2,)]})) == 1
+    (alone, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
+    assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
+
+
+def test_the_best_of_a_row_is_bold():
+    numbers = aggregate(make_rows({"aipo": [(1,), (5,)], "path": [(2,), (3,)], "lbfgs": [(2,), (3,)]}))
+    methods = ["aipo", "path", "lbfgs", "adam_mle"]
+    header, body = rows_of(numbers, "map_loss", "denoise", "glow", "test", methods, beside=False)
+    assert to_markdown(header, body).splitlines()[2:] == [
+        "| 0.3 | **1** | 2 | 2 | - |",
+        "| 0.6 | 5 | **3** | **3** | - |",
+    ]
+    assert r"0.3 & \textbf{1} & 2 & 2 & - \\" in to_latex(header, body, "")
+    # The same numbers as PSNR, where more is better.
+    numbers = {replace(key, metric="psnr"): n for key, n in numbers.items() if key.metric == "map_loss"}
+    _, body = rows_of(numbers, "psnr", "denoise", "glow", "test", methods, beside=False)
+    assert [[isinstance(cell, Marked) for cell in line[1:3]] for line in body] == [[False, True], [True, False]]
 
 
 def test_the_seed_changes_noise_and_starts():
@@ -342,10 +471,11 @@ def test_the_command_line_reports_what_it_ran(finished):
     assert result.exit_code == 0, result.output
     tables = (folder / "tables.md").read_text()
     assert "AIPO has a lower mean loss than all three constant steps in" in tables
-    assert (folder / "tables.tex").read_text().count(r"\begin{table}") == 4
+    latex = (folder / "tables.tex").read_text()
+    assert latex.count(r"\begin{table}") == latex.count(r"\textbf{") == 4
     assert (folder / "tables.csv").read_text().startswith("metric,task,prior")
     page = (folder / "report.html").read_text()
-    assert page.count("<table") == 4
+    assert page.count("<table") == page.count('<td class="marked">') == 4
     assert 'class="chart"' in page
 
 

@@ -1,11 +1,20 @@
 """Per-image bookkeeping for iterations over a batch: what one image does never depends on the others."""
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
-__all__ = ["CHECK_EVERY", "max_change", "none_left", "per_image", "recording", "some"]
+__all__ = ["CHECK_EVERY", "constant", "max_change", "none_left", "per_image", "recording", "some"]
 
 CHECK_EVERY = 10  # iterations between looks at whether all images are done: each look makes a GPU wait
+
+
+@lru_cache(maxsize=16)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of numbers, copied to its device only once: a recorded graph cannot copy from the host."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def max_change(x: Tensor, x_next: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from aipo.curves import Curve, draw
 from aipo.files import write_atomically
 from aipo.images import png_bytes
 
-__all__ = ["Picture", "Section", "is_report", "write_report"]
+__all__ = ["Marked", "Picture", "Section", "is_report", "write_report"]
 
 GENERATOR = '<meta name="generator" content="aipo">'
 SCRIPT = """
@@ -48,6 +48,10 @@ class Picture:
     marked: bool = False
 
 
+class Marked(str):
+    """A cell of a table that is shown as the one that counts."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of the page: text, sliders with curves, rows of pictures, strips, a table and a chart; each may be empty.
@@ -60,7 +64,7 @@ class Section:
         strips: Small pictures in a line that scrolls sideways, such as restorations over lam.
         curves: Drawn beside the first slider.
         table: The header cells and the rows of cells; the first cell of a row names it.
-        chart: A caption and a drawing as PNG, shown as wide as the page.
+        chart: A caption and a drawing as PNG, shown as it is, but no wider than the page.
     """
 
     heading: str
@@ -193,7 +197,7 @@ def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     body = "\n".join(
         f'<tr><th scope="row">{escape(str(first))}</th>'
-        + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        + "".join(f"<td{_mark(cell)}>{escape(str(cell))}</td>" for cell in rest)
         + "</tr>"
         for first, *rest in rows
     )
@@ -206,6 +210,10 @@ def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 </tbody>
 </table>
 </div>"""
+
+
+def _mark(cell: object) -> str:
+    return ' class="marked"' if isinstance(cell, Marked) else ""
 
 
 def _settings(settings: Mapping[str, object], command: str) -> str:
@@ -287,12 +295,12 @@ figcaption {{ margin-top: .45rem; font-size: .9rem; line-height: 1.35; overflow-
 .curve .chosen {{ stroke: var(--text); stroke-width: 1.5; }}
 .curve .level {{ stroke: var(--quiet); stroke-dasharray: 4 3; }}
 .chart {{ width: auto; margin: 1.25rem 0; }}
-.chart img {{ image-rendering: auto; }}
+.chart img {{ width: auto; max-width: 100%; image-rendering: auto; }}
 .strip {{ display: flex; gap: .6rem; margin: 1.25rem 0; padding: .3rem .3rem .8rem; overflow-x: auto; }}
 .strip figure {{ flex: 0 0 {PICTURE_WIDTH // 2}px; width: auto; }}
 .strip figcaption {{ font-size: .8rem; }}
 .marked img {{ box-shadow: 0 0 0 3px var(--accent); }}
-.marked figcaption {{ font-weight: 600; }}
+.marked figcaption, td.marked {{ font-weight: 600; }}
 .note {{ display: block; color: var(--quiet); font-variant-numeric: tabular-nums; }}
 .wide {{ overflow-x: auto; margin: 1.25rem 0; }}
 table {{ border-collapse: collapse; font-size: .95rem; font-variant-numeric: tabular-nums; }}

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import aipo
-from aipo.bench.methods import METHODS, Outcome
+from aipo.bench.methods import METHODS, Outcome, Solve
 from aipo.bench.pictures import Pictures, default_pictures
 from aipo.bench.protocol import TASKS
 from aipo.bench.store import Cell, Setup, Store
@@ -111,34 +111,57 @@ def run(plan: Plan, store: Store, report: Report = lambda tally, cell, share: No
     report(tally, "", 0.0)
     operators: dict[str, Operator] = {}
     for job in jobs:
-        todo = [cell for cell in job.cells if not store.has(cell, plan.setup)]
-        if not todo:
+        missing = {cell for cell in job.cells if not store.has(cell, plan.setup)}
+        if not missing:
             continue
         if job.task not in operators:
             # One at a time: a matrix with its factors takes a gigabyte.
             operators = {job.task: TASKS[job.task].make_operator(job.prior.image_shape)}
         work = _prepare(plan, store, job, operators[job.task])
-        for cell in todo:
+        for cells in _together(job.cells):
+            if missing.isdisjoint(cells):
+                continue
             if plan.minutes is not None and time.monotonic() - begin > 60 * plan.minutes:
                 return tally
-            name = cell.name(plan.setup).rsplit(".", 1)[0]
-            work.progress = partial(report, tally, name)
-            work.progress(0.0)
-            clock = time.monotonic()
-            outcome = METHODS[cell.method].solve(work)
-            seconds = time.monotonic() - clock
-            if work.trace:
-                store.write_trace(cell, plan.setup, work.trace)
-                work.trace.clear()
-            work.evals[cell.method] = outcome.evals.cpu()
-            # Pictures first: once the rows are there, the cell counts as done.
-            if plan.keep and cell.start == 0:
-                store.write_pictures(cell, plan.setup, _pictures_of(plan, work, cell, outcome))
-            lambdas = METHODS[cell.method].lambdas(plan.lambdas)
-            store.write(cell, plan.setup, _rows(plan, lambdas, work, outcome, seconds))
-            tally.written += 1
+            work.progress = partial(report, tally, f"{cells[0].place}.{'+'.join(cell.method for cell in cells)}")
+            tally.written += _solve(plan, store, work, cells, missing)
             report(tally, "", 0.0)
     return tally
+
+
+def _solve(plan: Plan, store: Store, work: Work, cells: list[Cell], missing: set[Cell]) -> int:
+    """Solve cells in one batch and write those that are missing: how many.
+
+    The others of the batch are solved again too, so that rounding is the same as if the run had never stopped.
+    """
+    methods = [METHODS[cell.method] for cell in cells]
+    work.progress(0.0)
+    clock = time.monotonic()
+    outcomes = methods[0].solve(work, methods)
+    seconds = (time.monotonic() - clock) / len(cells)
+    work.evals |= {cell.method: outcome.evals.cpu() for cell, outcome in zip(cells, outcomes, strict=True)}
+    rows: dict[Cell, list[dict[str, object]]] = {}
+    for cell, method, outcome in zip(cells, methods, outcomes, strict=True):
+        if cell not in missing:
+            continue
+        lambdas = method.lambdas(plan.lambdas)
+        rows[cell] = _rows(plan, lambdas, work, outcome, seconds)
+        if work.traces and cell.method in work.traces:
+            store.write_trace(cell, plan.setup, work.traces[cell.method])
+        if plan.keep and cell.start == 0:
+            store.write_pictures(cell, plan.setup, _pictures_of(plan, work, cell, lambdas, outcome))
+    # Rows last: once they are there, a cell counts as done.
+    for cell, found in rows.items():
+        store.write(cell, plan.setup, found)
+    return len(rows)
+
+
+def _together(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Cells of one job whose methods are solved in one batch."""
+    found: dict[Solve, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(METHODS[cell.method].solve, []).append(cell)
+    return list(found.values())
 
 
 def _jobs(plan: Plan) -> Iterator[Job]:
@@ -184,7 +207,7 @@ def _prepare(plan: Plan, store: Store, job: Job, operator: Operator) -> Work:
         plan.seed,
         plan.precision,
         {},
-        [] if plan.trace and job.start == 0 else None,
+        {} if plan.trace and job.start == 0 else None,
     )
     for cell in job.cells:
         if store.has(cell, plan.setup):
@@ -233,11 +256,12 @@ def _rows(
     return rows
 
 
-def _pictures_of(plan: Plan, work: Work, cell: Cell, outcome: Outcome) -> dict[str, np.ndarray]:
+def _pictures_of(
+    plan: Plan, work: Work, cell: Cell, lambdas: tuple[float, ...], outcome: Outcome
+) -> dict[str, np.ndarray]:
     """Truth, what was observed of it, and the restorations (L, K, H, W, 3)."""
     first = slice(0, plan.keep)
     observed = work.operator.A_dagger(work.y[first])  # type: ignore[attr-defined]
-    lambdas = METHODS[cell.method].lambdas(plan.lambdas)
     about = {**asdict(cell), "setup": plan.setup.key, "lambdas": lambdas}
 
     def pixels(x: Tensor) -> np.ndarray:

@@ -52,9 +52,13 @@ class Cell:
     start: int
     stop: int
 
+    @property
+    def place(self) -> str:
+        """Which images, of which prior and task."""
+        return f"{self.prior}.{self.task}.{self.split}.{self.start:04}-{self.stop:04}"
+
     def name(self, setup: Setup) -> str:
-        where = f"{self.prior}.{self.task}.{self.split}.{self.start:04}-{self.stop:04}.{self.method}"
-        return f"{where}.{_hash([asdict(self), asdict(setup)])}"
+        return f"{self.place}.{self.method}.{_hash([asdict(self), asdict(setup)])}"
 
 
 class Store:

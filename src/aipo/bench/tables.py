@@ -1,4 +1,4 @@
-"""Means and standard errors of every cell, and tables of them beside the paper's."""
+"""Means, standard errors and medians of every cell, and tables of them beside the paper's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aipo.bench.methods import METHODS
+from aipo.bench.protocol import TASKS
 from aipo.errors import InputError
+from aipo.report import Marked
 
-__all__ = ["Key", "Number", "aggregate", "one_setup", "paper_numbers", "rows_of", "to_csv", "to_latex", "to_markdown"]
+__all__ = [
+    *("METRICS", "SPLITS", "Key", "Number", "aggregate", "one_setup", "paper_numbers", "places", "rows_of"),
+    *("short_name", "to_csv", "to_latex", "to_markdown"),
+]
 
-METRICS = ("map_loss", "psnr")
+METRICS = {"map_loss": "MAP loss, nats", "psnr": "PSNR, dB"}
+SPLITS = {"test": "Test", "ood": "OOD", "fairface": "FairFace"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Number:
     mean: float
     se: float
     count: int = 0
+    median: float = math.nan
 
     def text(self, digits: int) -> str:
         # A single image has no standard error.
@@ -60,20 +68,25 @@ def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict
     return list(unique.values())
 
 
+def short_name(prior: str) -> str:
+    """As the paper calls it."""
+    return prior.removeprefix("celeba64-")
+
+
 def aggregate(rows: Iterable[dict[str, Any]]) -> dict[Key, Number]:
-    """Mean and standard error over images. Images whose loss is not finite are left out, and counted as missing."""
+    """Mean, standard error and median over images; those whose loss is not finite are left out, and not counted."""
     values: dict[Key, list[float]] = defaultdict(list)
     for row in rows:
         for metric, column in zip(METRICS, ("loss", "psnr"), strict=True):
             if math.isfinite(row[column]):
-                prior = row["prior"].removeprefix("celeba64-")
+                prior = short_name(row["prior"])
                 values[Key(metric, row["task"], prior, row["split"], row["lam"], row["method"])].append(row[column])
     return {key: _number(found) for key, found in values.items()}
 
 
 def _number(values: list[float]) -> Number:
     se = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Number(statistics.fmean(values), se, len(values))
+    return Number(statistics.fmean(values), se, len(values), statistics.median(values))
 
 
 def paper_numbers() -> dict[Key, Number]:
@@ -87,10 +100,22 @@ def paper_numbers() -> dict[Key, Number]:
         }
 
 
+def places(numbers: dict[Key, Number]) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Task, prior, split and the methods there that know lam, in the order of the protocols."""
+    found = {(key.task, key.prior, key.split) for key in numbers}
+    tasks, splits = list(TASKS), list(SPLITS)
+    for task, prior, split in sorted(found, key=lambda f: (tasks.index(f[0]), f[1], splits.index(f[2]))):
+        here = {key.method for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)}
+        yield task, prior, split, [name for name, method in METHODS.items() if name in here and method.knows_lam]
+
+
 def rows_of(
     numbers: dict[Key, Number], metric: str, task: str, prior: str, split: str, methods: Iterable[str], beside: bool
 ) -> tuple[list[str], list[list[str]]]:
-    """One table: a row for each lam, a column for each method, with the paper's number in brackets if `beside`."""
+    """One table: a row for each lam, a column for each method, with the paper's number in brackets if `beside`.
+
+    The best mean of each row is marked.
+    """
     paper = paper_numbers() if beside else {}
     digits = 0 if metric == "map_loss" else 2
     methods = list(methods)
@@ -98,23 +123,31 @@ def rows_of(
     lambdas = sorted({key.lam for key in here if key.method in methods})
     body = []
     for lam in lambdas:
+        keys = [Key(metric, task, prior, split, lam, method) for method in methods]
+        means = [numbers[key].mean for key in keys if key in numbers]
+        best = (min if metric == "map_loss" else max)(means, default=math.nan)
         cells = []
-        for method in methods:
-            key = Key(metric, task, prior, split, lam, method)
+        for key in keys:
             text = numbers[key].text(digits) if key in numbers else "-"
-            cells.append(f"{text} ({paper[key].text(digits)})" if key in paper else text)
+            text = f"{text} ({paper[key].text(digits)})" if key in paper else text
+            cells.append(Marked(text) if key in numbers and numbers[key].mean == best else text)
         body.append([f"{lam:g}", *cells])
     return ["lam", *methods], body
 
 
 def to_markdown(header: list[str], body: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *body]
+    marked = [[f"**{cell}**" if isinstance(cell, Marked) else cell for cell in row] for row in body]
+    lines = [header, ["---"] * len(header), *marked]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def to_latex(header: list[str], body: list[list[str]], caption: str) -> str:
+    def text(cell: str) -> str:
+        plain = cell.replace("_", r"\_").replace("±", r"$\pm$")
+        return rf"\textbf{{{plain}}}" if isinstance(cell, Marked) else plain
+
     def line(cells: list[str]) -> str:
-        return " & ".join(cell.replace("_", r"\_").replace("±", r"$\pm$") for cell in cells) + r" \\"
+        return " & ".join(map(text, cells)) + r" \\"
 
     return "\n".join(
         [
@@ -136,10 +169,10 @@ def to_latex(header: list[str], body: list[list[str]], caption: str) -> str:
 def to_csv(numbers: dict[Key, Number]) -> str:
     """Every number beside the paper's, one line each."""
     paper = paper_numbers()
-    lines = ["metric,task,prior,split,lam,method,mean,se,count,paper_mean,paper_se"]
+    lines = ["metric,task,prior,split,lam,method,mean,se,count,median,paper_mean,paper_se"]
     for key in sorted(numbers, key=lambda k: (k.metric, k.task, k.prior, k.split, k.lam, k.method)):
         n, theirs = numbers[key], paper.get(key)
         known = f"{theirs.mean:g},{theirs.se:g}" if theirs else ","
         where = f"{key.metric},{key.task},{key.prior},{key.split},{key.lam:g},{key.method}"
-        lines.append(f"{where},{n.mean:.6g},{n.se:.4g},{n.count},{known}")
+        lines.append(f"{where},{n.mean:.6g},{n.se:.4g},{n.count},{n.median:.6g},{known}")
     return "\n".join(lines) + "\n"

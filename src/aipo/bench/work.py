@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,8 @@ class Work:
         numbers: of the images in their split.
         lambdas: the weights at which every image is to be solved.
         evals: what the methods that ran before have spent, by name: (L, B).
-        trace: if not None, mean losses along the way: [evaluations, loss at each lam], for solves of `repeated`.
+        traces: if not None, mean losses along the way by method: [evaluations, loss at each lam], for solves of
+            `repeated`.
         progress: hears which share of a solve is done.
     """
 
@@ -43,7 +44,7 @@ class Work:
     seed: int
     precision: Precision
     evals: dict[str, Tensor]
-    trace: list[list[float]] | None = None
+    traces: dict[str, list[list[float]]] | None = None
     progress: Callable[[float], None] = lambda share: None
 
     @cached_property
@@ -56,20 +57,17 @@ class Work:
         """Of the images, once each."""
         return MapProblem(self.prior, self.operator, self.task.noise, self.y, self.precision)
 
-    @cached_property
-    def repeated(self) -> MapProblem:
-        """Of the images once for each lam: lam by lam, all in one batch."""
-        y = self.y.repeat(len(self.lambdas), *[1] * (self.y.ndim - 1))
-        return MapProblem(self.prior, self.operator, self.task.noise, y, self.precision)
+    def repeated(self, methods: int = 1) -> MapProblem:
+        """Of the images once for each lam and method: method by method, and for each lam by lam, all in one batch."""
+        return MapProblem(self.prior, self.operator, self.task.noise, self.repeat(self.y, methods), self.precision)
 
-    @property
-    def lam(self) -> Tensor:
-        """The weights of `repeated` (L * B,)."""
-        return torch.tensor(self.lambdas, device=self.truth.device).repeat_interleave(len(self.truth))
+    def lam(self, methods: int = 1) -> Tensor:
+        """The weights of `repeated` (methods * L * B,)."""
+        return torch.tensor(self.lambdas, device=self.truth.device).repeat_interleave(len(self.truth)).repeat(methods)
 
-    def repeat(self, x: Tensor) -> Tensor:
-        """Images (B, ...) once for each lam."""
-        return x.repeat(len(self.lambdas), *[1] * (x.ndim - 1))
+    def repeat(self, x: Tensor, methods: int = 1) -> Tensor:
+        """Images (B, ...) once for each lam, and that for each method."""
+        return x.repeat(methods * len(self.lambdas), *[1] * (x.ndim - 1))
 
     @cached_property
     def mle(self) -> Result:
@@ -87,21 +85,36 @@ class Work:
         with torch.no_grad():
             return self.prior.flow.decode(torch.cat(latents).to(self.truth))
 
-    def watch(self, share: Callable[[Any], Tensor], spent: Tensor | int = 0) -> Callable[[State], None]:
-        """A callback for a solve of `repeated`, to tell how far it is and to keep its losses.
+    def start(self, name: str) -> tuple[Tensor, Tensor | int]:
+        """Where a method starts (B, C, H, W), and the evaluations that this took."""
+        if name == "mle":
+            return self.mle.x, self.mle.evals
+        return (self.random if name == "random" else self.zero), 0
 
-        `share` says of a state how much is done, image by image; the start took `spent` evaluations.
+    def watch(
+        self, methods: Sequence[str], share: Callable[[Any], Tensor], spent: Sequence[Tensor | int]
+    ) -> Callable[[State], None]:
+        """A callback for a solve of `repeated` by some methods, to tell how far it is and to keep its losses.
+
+        `share` says of a state how much is done, image by image; the start of each method took `spent` evaluations.
         """
-        before = float(torch.as_tensor(spent).double().mean())
+        before = torch.stack([torch.as_tensor(n).double().mean().cpu() for n in spent])
+        lam = self.lam(len(methods))
+
+        def mean(values: Tensor) -> Tensor:
+            """Over images: (methods, L)."""
+            return values.double().view(len(methods), len(self.lambdas), -1).nanmean(2).cpu()
 
         def look(state: State) -> None:
-            evals = before + state.evals.double().mean().item()
             self.progress(share(state).double().mean().item())
-            trace = self.trace
-            # A tenth more each time is enough for a curve.
-            if trace is not None and (not trace or evals > 1.1 * trace[-1][0]) and not state.D.isnan().any():
-                loss = (state.D + self.lam * state.P).unflatten(0, (len(self.lambdas), -1)).nanmean(1)
-                trace.append([evals, *loss.tolist()])
+            if self.traces is None or state.D.isnan().any():
+                return
+            evals, losses = before + mean(state.evals).mean(1), mean(state.D + lam * state.P)
+            for method, at, loss in zip(methods, evals.tolist(), losses.tolist(), strict=True):
+                trace = self.traces.setdefault(method, [])
+                # A tenth more each time is enough for a curve.
+                if not trace or at > 1.1 * trace[-1][0]:
+                    trace.append([at, *loss])
 
         return look
 

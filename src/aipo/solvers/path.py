@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import ClassVar, Literal
 
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from aipo import initial
-from aipo.batch import per_image, some
+from aipo.batch import constant, per_image, some
 from aipo.discrepancy import expected_chi2
 from aipo.engine import Evaluation
 from aipo.errors import InputError
@@ -185,7 +184,7 @@ class FollowPath(Solver[PathState]):
         return replace(state, x=torch.where(moving, trial, state.x))
 
     def _grid(self, like: Tensor) -> Tensor:
-        return _tensor(self.lambdas, like.dtype, like.device)
+        return constant(self.lambdas, like.dtype, like.device)
 
     def _lam(self, state: PathState) -> Tensor:
         return self._grid(state.D)[state.index]
@@ -376,13 +375,6 @@ class FollowPath(Solver[PathState]):
 
     def budget(self, state: PathState) -> int:
         return self.evals
-
-
-@lru_cache(maxsize=16)
-def _tensor(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of numbers, copied to its device only once."""
-    with torch.inference_mode(False):
-        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def automatic_grid(problem: MapProblem) -> list[float]:

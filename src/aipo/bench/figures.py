@@ -1,0 +1,297 @@
+"""What there is to look at: restorations as in the paper's figures, curves over lam, losses over evaluations."""
+
+from __future__ import annotations
+
+import io
+import math
+import statistics
+import textwrap
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from aipo.bench.methods import METHODS, NO_LAM
+from aipo.bench.protocol import TASKS
+from aipo.bench.store import Store
+from aipo.bench.tables import METRICS, SPLITS, Key, Number, places, short_name
+
+__all__ = ["Comparison", "compare", "draw_comparison", "draw_curves", "draw_traces", "png"]
+
+# The same in every figure, whichever methods it shows; relatives have related colours.
+COLOURS = {
+    "aipo": "#1b4f9c",
+    "aipo_printed": "#7fb0e6",
+    "mle_init": "#b5322a",
+    "random_init": "#e8853d",
+    "zero_init": "#f0c04f",
+    "path": "#86c97f",
+    "path_long": "#23803f",
+    "adam_mle": "#58358a",
+    "adam_random": "#9b6fc4",
+    "adam_zero": "#d3b3e3",
+    "lbfgs": "#7b5233",
+    "bm3d": "#3c3c3c",
+    "tv": "#9a9a9a",
+    "biharmonic": "#4c5a66",
+    "wavelets": "#6b6b55",
+}
+PATHS = ("path", "path_long")
+# Of sensing, what was observed is no picture.
+OBSERVED = ("denoise", "inpaint")
+
+# Of a comparison, in pixels. A power of two of them to the inch, so that sizes in inches are exact.
+DPI = 128
+MOST_IMAGES = 5
+SMALLEST_TILE = 110
+LINE, NAMES, STRIP, GAP, BETWEEN_SPLITS, BARS, FOOT, MARGIN = 18, 108, 6, 4, 20, 132, 36, 12
+LEAST_SPAN = 1.0  # dB between the lowest and the highest bar: smaller differences shall look small
+
+
+@dataclass
+class Column:
+    """One image (H, W, 3) of a split, what was observed of it, and by method its restoration and PSNR in dB."""
+
+    split: str
+    truth: np.ndarray
+    observed: np.ndarray
+    restored: dict[str, np.ndarray] = field(default_factory=dict)
+    psnr: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A figure of the paper: one task with one prior at one lam, an image in each column, split by split."""
+
+    task: str
+    prior: str
+    lam: float
+    columns: list[Column]
+
+    @property
+    def name(self) -> str:
+        return f"figure-{self.task}-{self.prior}"
+
+    @property
+    def title(self) -> str:
+        return f"{TASKS[self.task].title}; {self.prior}"
+
+    @property
+    def methods(self) -> list[str]:
+        return [name for name in METHODS if any(name in column.restored for column in self.columns)]
+
+
+def compare(store: Store, rows: list[dict[str, Any]]) -> list[Comparison]:
+    """The pictures that were kept of solves in `rows`, by task and prior; none where only classical methods ran."""
+    kept, solved = defaultdict(list), defaultdict(list)
+    for about, arrays in store.read_pictures(rows[0]["setup"]):
+        kept[about["task"], about["prior"]].append((about, arrays))
+    for row in rows:
+        solved[row["task"], row["prior"]].append(row)
+    found = []
+    for task, prior in sorted(kept, key=lambda place: (list(TASKS).index(place[0]), place[1])):
+        lam = _best_lam(solved[task, prior])
+        columns = _columns(kept[task, prior], solved[task, prior], lam)
+        if columns and lam != NO_LAM:
+            found.append(Comparison(task, short_name(prior), lam, columns))
+    return found
+
+
+def _best_lam(rows: list[dict[str, Any]]) -> float:
+    """Where the restorations are best, so that none is shown at a weight that does not suit it; by medians, since a
+    few solves that blow up decide a mean.
+    """
+    found = defaultdict(list)
+    for row in rows:
+        if row["lam"] != NO_LAM and math.isfinite(row["psnr"]):
+            found[row["lam"]].append(row["psnr"])
+    return max(found, key=lambda lam: statistics.median(found[lam]), default=NO_LAM)
+
+
+def _columns(
+    kept: list[tuple[dict[str, Any], dict[str, np.ndarray]]], rows: list[dict[str, Any]], lam: float
+) -> list[Column]:
+    # Pictures outlive their rows where a prior was trained or a method set anew: those are not shown.
+    names = ("split", "method", "settings", "prior_sha256")
+    psnr = {(*(row[name] for name in names), row["lam"], row["image"]): row["psnr"] for row in rows}
+    columns: dict[tuple[str, int], Column] = {}
+    for about, arrays in kept:
+        split, method = about["split"], about["method"]
+        shown_at = lam if METHODS[method].knows_lam else NO_LAM
+        for i, (truth, observed) in enumerate(zip(arrays["truth"], arrays["observed"], strict=True)):
+            solve = (*(about[name] for name in names), shown_at, about["start"] + i)
+            if i < MOST_IMAGES and solve in psnr:
+                column = columns.setdefault((split, i), Column(split, truth, observed))
+                column.restored[method] = arrays["restored"][about["lambdas"].index(shown_at)][i]
+                column.psnr[method] = psnr[solve]
+    return [columns[key] for key in sorted(columns, key=lambda key: (list(SPLITS).index(key[0]), key[1]))]
+
+
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Rows of pictures: the truth, what was observed, each method; below each column bars of PSNR, by method.
+
+    All is drawn in one plot whose units are pixels, y downwards, so that every pixel of a picture is equally large.
+    """
+    columns, methods = comparison.columns, comparison.methods
+    rows: list[tuple[str, str, list[np.ndarray | None]]] = [("Ground truth", "none", [c.truth for c in columns])]
+    if comparison.task in OBSERVED:
+        rows.append(("Observed", "none", [c.observed for c in columns]))
+    rows += [(METHODS[name].title, COLOURS[name], [c.restored.get(name) for c in columns]) for name in methods]
+    height, width = columns[0].truth.shape[:2]
+    scale = math.ceil(SMALLEST_TILE / width)
+    height, width = scale * height, scale * width
+    left = _lefts(columns, width)
+    title = textwrap.wrap(f"{comparison.title}; lam = {comparison.lam:g}", (left[-1] + width) // 8)
+    first = 2 * MARGIN + len(title) * LINE
+    bars = first + len(rows) * (height + GAP)
+    figure, canvas = _sheet(left[-1] + width + MARGIN, bars + BARS + FOOT)
+    canvas.text(MARGIN, first / 2, "\n".join(title), fontsize=8, va="center")
+    for i, (name, colour, pictures) in enumerate(rows):
+        top = first + i * (height + GAP)
+        _name_row(canvas, name, top + height / 2)
+        canvas.fill_betweenx((top, top + height), NAMES, NAMES + STRIP, color=colour, lw=0)
+        for x, picture in zip(left, pictures, strict=True):
+            if picture is not None:
+                canvas.imshow(picture, extent=(x, x + width, top + height, top), aspect="auto", interpolation="nearest")
+    _name_row(canvas, METRICS["psnr"], bars + BARS / 2)
+    for x, column in zip(left, columns, strict=True):
+        _draw_bars(canvas, x, bars + BARS, width, methods, column.psnr)
+    _name_splits(canvas, columns, left, width, bars + BARS)
+    return figure
+
+
+def _lefts(columns: list[Column], width: int) -> list[int]:
+    lefts = [NAMES + STRIP + GAP]
+    for before, after in pairwise(columns):
+        lefts.append(lefts[-1] + width + (GAP if before.split == after.split else BETWEEN_SPLITS))
+    return lefts
+
+
+def _sheet(width: int, height: int) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    canvas = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
+    canvas.set_axis_off()
+    return figure, canvas
+
+
+def _name_row(canvas: Axes, name: str, middle: float) -> None:
+    canvas.text(NAMES - 2 * GAP, middle, textwrap.fill(name, 12), fontsize=7, ha="right", va="center")
+
+
+def _draw_bars(
+    canvas: Axes, left: float, bottom: float, width: int, methods: list[str], psnr: dict[str, float]
+) -> None:
+    """One bar in each method's slot, from a little below the lowest on, with its value above."""
+    found = {name: dB for name, dB in psnr.items() if math.isfinite(dB)}
+    lowest = min(found.values(), default=0.0)
+    span = max(max(found.values(), default=0.0) - lowest, LEAST_SPAN)
+    slot = (width - 2 * GAP) / len(methods)
+    # The upper part is for the values, the lower one shows that the lowest bar is one too.
+    most, least, size = 0.68 * BARS, 0.12 * BARS, min(0.95 * slot, 12) * 72 / DPI
+    for i, name in enumerate(methods):
+        if name in found:
+            middle = left + GAP + (i + 0.5) * slot
+            length = least + (most - least) * (found[name] - lowest) / span
+            canvas.bar(middle, -length, 0.84 * slot, bottom, color=COLOURS[name])
+            value = f"{found[name]:.1f}"
+            canvas.text(middle, bottom - length - 3, value, fontsize=size, rotation=90, ha="center", va="bottom")
+    canvas.hlines(bottom, left, left + width, color="0.6", lw=0.6)
+
+
+def _name_splits(canvas: Axes, columns: list[Column], left: list[int], width: int, bottom: float) -> None:
+    for split, title in SPLITS.items():
+        here = [x for x, column in zip(left, columns, strict=True) if column.split == split]
+        if here:
+            middle = (here[0] + here[-1] + width) / 2
+            canvas.text(middle, bottom + FOOT / 2, title, fontsize=8, ha="center", va="center")
+
+
+def draw_curves(numbers: dict[Key, Number]) -> Figure:
+    """A row for each task and metric, a column for each prior and split."""
+    shown = [place for place in places(numbers) if place[-1]]
+    tasks = list(dict.fromkeys(task for task, *_ in shown))
+    columns = list(dict.fromkeys((prior, split) for _, prior, split, _ in shown))
+    lines = [(task, metric) for task in tasks for metric in METRICS]
+    figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
+    axes = figure.subplots(len(lines), len(columns), squeeze=False)
+    for task, prior, split, methods in shown:
+        for metric in METRICS:
+            axis = axes[lines.index((task, metric)), columns.index((prior, split))]
+            lowest: dict[float, float] = {}
+            for k, n in numbers.items():
+                if (k.metric, k.task, k.prior, k.split) == (metric, task, prior, split):
+                    lowest[k.lam] = min(n.mean, lowest.get(k.lam, n.mean))
+            for method in methods:
+                key = (metric, task, prior, split, method)
+                found = {
+                    k.lam: n.mean for k, n in numbers.items() if (k.metric, k.task, k.prior, k.split, k.method) == key
+                }
+                lambdas = sorted(found)
+                # Losses of all methods look alike on the scale of the losses themselves.
+                values = [max(found[lam] - lowest[lam], 1.0) if metric == "map_loss" else found[lam] for lam in lambdas]
+                axis.plot(lambdas, values, "o-", ms=3, **_look(method))
+            if metric == "map_loss":
+                axis.set_yscale("log")
+            axis.set_title(f"{task}, {prior}, {split}")
+            axis.set_xlabel("lam")
+            axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else METRICS[metric])
+    for axis in axes.flat:
+        axis.set_visible(bool(axis.lines))
+    return _in_small_print(figure)
+
+
+def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Figure:
+    """Loss above the lowest against evaluations at the smallest and largest lam; a path's end is one point."""
+    shown = list(dict.fromkeys((t["task"], t["prior"], t["split"]) for t in traces))
+    ends = (0, -1)
+    figure = Figure(figsize=(3.4 * len(ends), 2.8 * len(shown)), layout="constrained")
+    axes = figure.subplots(len(shown), len(ends), squeeze=False)
+    for place, line in zip(shown, axes, strict=True):
+        here = [t for t in traces if (t["task"], t["prior"], t["split"]) == place]
+        solved = [r for r in rows if (r["task"], r["prior"], r["split"]) == place and r["image"] < here[0]["stop"]]
+        for end, axis in zip(ends, line, strict=True):
+            lam = here[0]["lambdas"][end]
+            curves = {t["method"]: ([p[0] for p in t["trace"]], [p[1:][end] for p in t["trace"]]) for t in here}
+            for name in PATHS:
+                path = [r for r in solved if (r["method"], r["lam"]) == (name, lam)]
+                if path:
+                    means = [statistics.fmean(r[column] for r in path) for column in ("evals", "loss")]
+                    curves[name] = (means[:1], means[1:])
+            lowest = min(loss for _, losses in curves.values() for loss in losses if loss == loss)
+            for method in (name for name in METHODS if name in curves):
+                evals, losses = curves[method]
+                above = [max(loss - lowest, 1.0) for loss in losses]
+                axis.loglog(evals, above, "*" if method in PATHS else "-", ms=10, **_look(method))
+            task, prior, split = place
+            axis.set_title(f"{task}, {short_name(prior)}, {split}, lam {lam:g}")
+            axis.set_xlabel("gradient evaluations")
+            axis.set_ylabel("loss above the lowest, nats")
+    return _in_small_print(figure)
+
+
+def _look(method: str) -> dict[str, Any]:
+    return {"label": METHODS[method].title, "color": COLOURS[method]}
+
+
+def _in_small_print(figure: Figure) -> Figure:
+    """With one legend above all plots."""
+    for axis in figure.axes:
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+            text.set_fontsize(8)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+    handles = {text: line for axis in figure.axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, fontsize=8)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as the bytes of a file."""
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()
