@@ -191,6 +191,32 @@ def test_solvers_report_exact_values_whatever_they_used():
         torch.testing.assert_close(path.P[:, i], problem.P(path.x[:, i]))
 
 
+@pytest.mark.parametrize("solver", [aipo.FixedLambda(20), aipo.Amortized.quick(), aipo.FollowPath((0.5,), 20)])
+def test_what_overflows_in_fast_precision_goes_on_in_exact(solver):
+    problem = make_problem(build_flow())
+    coarse = aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y, precision="fast")
+    exact, calls = coarse.engine, []
+
+    class Overflowing:
+        uncertainty = 0.0
+
+        def __call__(self, x):
+            P, gradient = exact(x)
+            calls.append(len(x))
+            # The first image fails at once, all others at the sixth evaluation.
+            fails = (torch.arange(len(x)) == 0) | (len(calls) > 5)
+            return P.masked_fill(fails, torch.inf), gradient
+
+    coarse.engine = Overflowing()
+    result = solver.solve(coarse, 0.5)
+    result = result if isinstance(result, aipo.Result) else result.at(0.5)
+    assert calls
+    assert result.status == ["done"] * problem.batch
+    plain = solver.solve(problem, 0.5)
+    plain = plain if isinstance(plain, aipo.Result) else plain.at(0.5)
+    torch.testing.assert_close(result.loss, plain.loss, rtol=0.02, atol=0)
+
+
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("shape", [(3, 5, 7, 12), (2, 4, 4, 6), (1, 32, 32, 24)])

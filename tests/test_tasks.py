@@ -5,8 +5,8 @@ import torch
 
 from aipo import operators
 from aipo.align import FITS
-from aipo.cli import Fit
-from aipo.cli import Task as TaskName
+from aipo.cli.common import Fit
+from aipo.cli.common import Task as TaskName
 from aipo.errors import InputError
 from aipo.restoring.settings import OPTIONS
 from aipo.tasks import TASKS, make_operator

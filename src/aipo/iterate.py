@@ -223,6 +223,8 @@ class Solver(Generic[S]):
             coarse, problem = problem, problem.exactly()
             state = drive(self, coarse, state, progress, callback, keep, checkpoint_every, until=self.finishing)
             state = self.restate(problem, state)
+            # Half precision overflows where single precision does not: what failed goes on from its last finite point.
+            state = replace(state, status=state.status.masked_fill(state.status == Status.NON_FINITE, Status.RUNNING))
         state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
         keep(state)
         return self.result(problem, state)
