@@ -20,7 +20,7 @@ from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
 from aipo.bench.store import Store
-from aipo.bench.summary import references, verdicts, write_summary
+from aipo.bench.summary import best_over_lam, references, verdicts, write_summary
 from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
 from aipo.bench.work import Work
 from aipo.cli import app
@@ -384,9 +384,35 @@ def test_verdicts_on_tuned_baselines():
 
 
 def test_verdicts_say_nothing_of_methods_that_are_not_there():
-    assert len(verdicts_of({"aipo": [(1,), (2,)]})) == 1
-    (alone, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
+    assert len(verdicts_of({"bm3d": [(1,)]})) == 1
+    (alone, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
     assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
+    assert spent == "Mean evaluations for one image and lam. AIPO: 100."
+
+
+def test_verdicts_say_whether_the_lowest_loss_is_the_best_picture():
+    names = [name for name in PROTOCOLS["fair"].methods if METHODS[name].knows_lam]
+    rows = make_rows({name: [(i,), (i,), (i,)] for i, name in enumerate(names)})
+    for row in rows:
+        # The first method has the lowest loss everywhere; at the second lam it has the best picture too.
+        row["psnr"] = 25.0 - names.index(row["method"]) if row["lam"] == 0.6 else 20.0 + names.index(row["method"])
+    assert "In 1 of them the method with the lowest mean loss" in " ".join(verdicts(aggregate(rows), rows))
+
+
+def test_each_method_at_its_best_lam():
+    rows = make_rows({"aipo": [(1,), (1,), (1,)], "path": [(1,), (1,)]}) + make_rows(
+        {"path": [(1,)]}, "celeba64-realnvp"
+    )
+    quality = {("aipo", 0.3): 20, ("aipo", 0.6): 23, ("aipo", 0.9): 22, ("path", 0.3): 24, ("path", 0.6): 21}
+    for row in rows:
+        row["psnr"] = float(quality[row["method"], row["lam"]])
+    header, body = best_over_lam(aggregate(rows))
+    assert header == ["where", "aipo", "path"]
+    assert body == [
+        ["denoise, glow, test", "23.00 (lam 0.6)", "24.00 (lam 0.3)"],
+        ["denoise, realnvp, test", "-", "24.00 (lam 0.3)"],
+    ]
+    assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, True]] * 2
 
 
 def test_the_best_of_a_row_is_bold():
@@ -472,10 +498,11 @@ def test_the_command_line_reports_what_it_ran(finished):
     tables = (folder / "tables.md").read_text()
     assert "AIPO has a lower mean loss than all three constant steps in" in tables
     latex = (folder / "tables.tex").read_text()
-    assert latex.count(r"\begin{table}") == latex.count(r"\textbf{") == 4
+    # Two tables for each task, and one of the best lam with a line for each.
+    assert (latex.count(r"\begin{table}"), latex.count(r"\textbf{")) == (5, 6)
     assert (folder / "tables.csv").read_text().startswith("metric,task,prior")
     page = (folder / "report.html").read_text()
-    assert page.count("<table") == page.count('<td class="marked">') == 4
+    assert (page.count("<table"), page.count('<td class="marked">')) == (5, 6)
     assert 'class="chart"' in page
 
 

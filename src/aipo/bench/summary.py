@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from aipo.bench.protocol import PROTOCOLS, TASKS
 from aipo.bench.store import Store
 from aipo.bench.tables import METRICS, Key, Number, aggregate, one_setup, places, rows_of, to_csv, to_latex, to_markdown
 from aipo.files import write_atomically
-from aipo.report import Section, write_report
+from aipo.report import Marked, Section, write_report
 
 __all__ = ["verdicts", "write_summary"]
 
@@ -26,7 +27,7 @@ MOST_NAMED = 8
 
 Table = tuple[list[str], list[list[str]]]
 Cell = tuple[str, str, str, float]  # task, prior, split, lam
-Losses = dict[Cell, dict[str, float]]  # by method
+Values = dict[Cell, dict[str, float]]  # by method
 
 
 def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
@@ -58,7 +59,7 @@ def write_summary(folder: Path, setup: str | None = None) -> list[Path]:
 
 def _tables(numbers: dict[Key, Number]) -> dict[str, Table]:
     """By caption."""
-    tables = {}
+    tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers)}
     for task, prior, split, methods in places(numbers):
         for metric, title in METRICS.items():
             caption = f"{TASKS[task].title}; {prior}; {split} images; {title}"
@@ -82,6 +83,26 @@ def _figures(
         yield f"{comparison.name}.png", comparison.title, caption, png(draw_comparison(comparison))
 
 
+def best_over_lam(numbers: dict[Key, Number]) -> Table:
+    """For each task, prior and split the highest mean PSNR of each method, and the lam where it has it."""
+    found: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
+    for key, number in numbers.items():
+        if key.metric == "psnr" and key.lam != NO_LAM:
+            here = found[key.task, key.prior, key.split]
+            here[key.method] = max(here.get(key.method, (-math.inf, 0.0)), (number.mean, key.lam))
+    methods = [name for name in METHODS if any(name in here for here in found.values())]
+    body = []
+    for task, prior, split, _ in places(numbers):
+        here = found[task, prior, split]
+        highest = max((best for best, _ in here.values()), default=math.nan)
+        cells = [f"{here[name][0]:.2f} (lam {here[name][1]:g})" if name in here else "-" for name in methods]
+        marked = [name in here and here[name][0] == highest for name in methods]
+        cells = [Marked(cell) if mark else cell for cell, mark in zip(cells, marked, strict=True)]
+        if here:
+            body.append([f"{task}, {prior}, {split}", *cells])
+    return ["where", *methods], body
+
+
 def references(numbers: dict[Key, Number]) -> Table:
     """The methods that know no lam, beside the best mean over lam of those with the prior."""
     body = []
@@ -101,21 +122,22 @@ def references(numbers: dict[Key, Number]) -> Table:
 
 def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
     """What of the paper's claim holds here, and what of it against tuned baselines and the path, counted."""
-    means, medians = (_losses(numbers, statistic) for statistic in ("mean", "median"))
+    means, medians = (_by_cell(numbers, "map_loss", statistic) for statistic in ("mean", "median"))
     failed = Counter(METHODS[r["method"]].title for r in rows if r["status"] not in ("done", "max evaluations"))
     return [
         *_against_constant_steps(means, medians),
         *_paths_against_aipo(means, rows),
         *_against_tuned(means),
-        *_lowest_of_all(means),
+        *_lowest_of_all(means, _by_cell(numbers, "psnr", "mean")),
+        *_evaluations(rows),
         f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {_tally(failed)}.",
     ]
 
 
-def _losses(numbers: dict[Key, Number], statistic: str) -> Losses:
-    found: Losses = defaultdict(dict)
+def _by_cell(numbers: dict[Key, Number], metric: str, statistic: str) -> Values:
+    found: Values = defaultdict(dict)
     for key, number in numbers.items():
-        if key.metric == "map_loss" and key.lam != NO_LAM:
+        if key.metric == metric and key.lam != NO_LAM:
             found[key.task, key.prior, key.split, key.lam][key.method] = getattr(number, statistic)
     return found
 
@@ -133,12 +155,12 @@ class Contest:
         return f"{len(self.won)} of {len(self.met)} cells" + (f" ({by_prior})" if len(met) > 1 else "")
 
 
-def _contest(losses: Losses, name: str, others: Sequence[str]) -> Contest:
+def _contest(losses: Values, name: str, others: Sequence[str]) -> Contest:
     met = [cell for cell, at in losses.items() if {name, *others} <= set(at)]
     return Contest(met, [cell for cell in met if losses[cell][name] < min(losses[cell][other] for other in others)])
 
 
-def _against_constant_steps(means: Losses, medians: Losses) -> list[str]:
+def _against_constant_steps(means: Values, medians: Values) -> list[str]:
     lines, by_medians = [], []
     for name in (*READINGS, "path"):
         contest = _contest(means, name, CONSTANT_STEPS)
@@ -152,7 +174,7 @@ def _against_constant_steps(means: Losses, medians: Losses) -> list[str]:
     return lines
 
 
-def _paths_against_aipo(means: Losses, rows: list[dict[str, Any]]) -> list[str]:
+def _paths_against_aipo(means: Values, rows: list[dict[str, Any]]) -> list[str]:
     lines = []
     for path in PATHS:
         for reading in READINGS:
@@ -166,7 +188,7 @@ def _paths_against_aipo(means: Losses, rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _against_tuned(means: Losses) -> list[str]:
+def _against_tuned(means: Values) -> list[str]:
     lines = []
     contest = _contest(means, "aipo", TUNED)
     if contest.met:
@@ -185,11 +207,23 @@ def _against_tuned(means: Losses) -> list[str]:
     return lines
 
 
-def _lowest_of_all(means: Losses) -> list[str]:
+def _lowest_of_all(means: Values, quality: Values) -> list[str]:
     everyone = {name for name in PROTOCOLS["fair"].methods if METHODS[name].knows_lam}
-    met = [at for at in means.values() if everyone <= set(at)]
-    lowest = Counter(METHODS[min(at, key=at.__getitem__)].title for at in met)
-    return [f"Lowest mean loss in {len(met)} cells with all of these methods. {_tally(lowest)}."] if met else []
+    met = {cell: min(at, key=at.__getitem__) for cell, at in means.items() if everyone <= set(at)}
+    if not met:
+        return []
+    lowest = Counter(METHODS[name].title for name in met.values())
+    best = [cell for cell, name in met.items() if quality[cell][name] == max(quality[cell].values())]
+    return [
+        f"Lowest mean loss in {len(met)} cells with all of these methods. {_tally(lowest)}.",
+        f"In {len(best)} of them the method with the lowest mean loss has the highest mean PSNR too.",
+    ]
+
+
+def _evaluations(rows: list[dict[str, Any]]) -> list[str]:
+    spent = {name: [row["evals"] for row in rows if row["method"] == name] for name in READINGS}
+    means = [f"{METHODS[name].title}: {statistics.fmean(evals):.0f}" for name, evals in spent.items() if evals]
+    return [f"Mean evaluations for one image and lam. {'; '.join(means)}."] if means else []
 
 
 def _named(cells: list[Cell]) -> str:
