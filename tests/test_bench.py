@@ -19,7 +19,7 @@ from aipo.bench.methods import BUDGET, LONG_PATH, METHODS, NO_LAM, SHORT_PATH
 from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
-from aipo.bench.store import Store
+from aipo.bench.store import Cell, Setup, Store
 from aipo.bench.summary import best_over_lam, references, verdicts, write_summary
 from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
 from aipo.bench.work import Work
@@ -413,6 +413,19 @@ def test_each_method_at_its_best_lam():
         ["denoise, realnvp, test", "-", "24.00 (lam 0.3)"],
     ]
     assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, True]] * 2
+
+
+@pytest.mark.parametrize("paper", [True, False])
+def test_the_papers_numbers_stand_beside_ours_if_wanted(paper, tmp_path):
+    cell = Cell("celeba64-glow", "", "denoise", "test", "", "aipo", "", 0, 1)
+    row = dict.fromkeys(("seed", "precision", "prior_sha256", "device", "torch", "aipo", "commit", "date"), "")
+    row |= {"lam": 0.3, "image": 0, "loss": 7.0, "psnr": 30.0, "evals": 10, "status": "done"}
+    Store(tmp_path).write(cell, Setup((0.3,), "exact", 0), [row])
+    result = CliRunner().invoke(app, ["bench", "report", str(tmp_path), *([] if paper else ["--no-paper"])])
+    assert result.exit_code == 0, result.output
+    tables = (tmp_path / "tables.md").read_text()
+    assert ("| 0.3 | **7 (-10368 ± 20)** |" in tables) == ("paper's numbers in brackets" in tables) == paper
+    assert ("| 0.3 | **7** |" in tables) != paper
 
 
 def test_the_best_of_a_row_is_bold():

@@ -107,13 +107,14 @@ def bench_run(
 def bench_report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `aipo bench run --out` wrote.")],
     setup: Annotated[str | None, typer.Option(help="Which settings, if the folder has several.")] = None,
+    paper: Annotated[bool, typer.Option(help="The paper's numbers, of CelebA's test images, beside ours.")] = True,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the paper's tables beside ours, as Markdown, LaTeX, CSV and one HTML page, from the results in DIR."""
+    """Write tables and figures like the paper's (Markdown, LaTeX, CSV, PNG) and one HTML page, from the rows in DIR."""
     from aipo.bench.summary import write_summary
 
-    files = write_summary(folder, setup)
+    files = write_summary(folder, setup, paper)
     if as_json:
         print_json({"files": [str(file) for file in files]})
     elif not quiet:
