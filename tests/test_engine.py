@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import aipo
 from aipo import engine as engine_module
+from aipo.bench.lbfgs import PlainLBFGS
 from aipo.engine import Engine, differentiate, exact_float32
 from aipo.errors import InputError
 from aipo.flows import GaussianFlow, Glow, RealNVP, TarFlow
@@ -287,7 +288,10 @@ def test_tf32_outside_changes_nothing_inside():
 @pytest.mark.parametrize("operator", ["denoise", "inpaint", "sense"])
 @pytest.mark.parametrize(
     "solver",
-    [aipo.FixedLambda(40), aipo.Amortized.quick(), aipo.FollowPath((0.3, 1.0), 40)],
+    [
+        *(aipo.FixedLambda(40), aipo.Amortized.quick(), aipo.FollowPath((0.3, 1.0), 40)),
+        PlainLBFGS((0.3, 1.0), budgets=(20, 30)),
+    ],
     ids=lambda s: type(s).__name__,
 )
 def test_a_recorded_solve_ends_where_a_plain_one_does(operator, solver, monkeypatch):
