@@ -1,4 +1,4 @@
-"""The benchmark: equal budgets, rows that do not depend on how the work is cut, resume, and tables."""
+"""The benchmark: equal budgets, rows that do not depend on how the work is cut, resume."""
 
 import random
 import subprocess
@@ -17,18 +17,17 @@ from aipo.bench.classical import CLASSICAL, analyse_haar, synthesise_haar
 from aipo.bench.lbfgs import PlainLBFGS
 from aipo.bench.methods import BUDGET, LONG_PATH, METHODS, NO_LAM, SHORT_PATH
 from aipo.bench.pictures import Pictures, default_pictures, read_pictures
-from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
+from aipo.bench.protocol import PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
-from aipo.bench.store import Cell, Setup, Store
-from aipo.bench.summary import best_over_lam, references, verdicts, write_summary
-from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
+from aipo.bench.store import Store
+from aipo.bench.summary import verdicts, write_summary
+from aipo.bench.tables import aggregate, one_setup
 from aipo.bench.work import Work
 from aipo.cli import app
 from aipo.errors import InputError
 from aipo.flows import GaussianFlow
 from aipo.metrics import psnr
 from aipo.prior import load_prior_files, save_prior_files
-from aipo.report import Marked
 from aipo.solvers.path import FollowPath
 
 SHAPE = (3, 16, 16)
@@ -262,187 +261,6 @@ def test_the_wavelets_are_an_orthonormal_basis():
     assert flat.abs().flatten().sort().values[-5] < 1e-12  # brightness only, in the 2x2 coarsest coefficients
 
 
-def test_the_papers_numbers_are_all_there():
-    numbers = paper_numbers()
-    assert len(numbers) == 640
-    assert numbers[Key("map_loss", "denoise", "realnvp", "test", 0.3, "aipo")].mean == -9956.0
-    assert {key.method for key in numbers} == set(PROTOCOLS["paper"].methods) - {BUDGET}
-    assert {key.lam for key in numbers} == set(LAMBDAS)
-    assert {key.task for key in numbers} == set(TASKS)
-
-
-def test_means_and_standard_errors():
-    row = {"prior": "celeba64-glow", "task": "denoise", "split": "test", "lam": 0.3, "method": "aipo"}
-    values = [(1.0, 20.0), (2.0, 21.0), (6.0, 25.0), (float("nan"), float("nan"))]
-    rows = [{**row, "loss": loss, "psnr": quality} for loss, quality in values]
-    numbers = aggregate(rows)
-    loss = numbers[Key("map_loss", "denoise", "glow", "test", 0.3, "aipo")]
-    assert (loss.mean, loss.median, loss.count) == (3.0, 2.0, 3)
-    assert loss.se == pytest.approx((7 / 3) ** 0.5)
-    assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
-
-
-def test_classical_methods_are_compared_with_the_prior_not_with_each_other():
-    where = ("psnr", "denoise", "glow", "test")
-    numbers = {Key(*where, NO_LAM, "bm3d"): Number(30.0, 0.1), Key(*where, NO_LAM, "tv"): Number(27.0, 0.1)}
-    numbers |= {Key(*where, 0.3, "path"): Number(29.0, 0.1), Key(*where, 1.0, "path"): Number(26.0, 0.1)}
-    _, body = references(numbers)
-    assert [(line[1], line[3]) for line in body] == [("BM3D", "29.00"), ("total variation", "29.00")]
-
-
-def make_rows(losses, prior="celeba64-glow"):
-    """Rows of losses by method: those of the images at lam 0.3, 0.6, 0.9, ..."""
-    common = {"task": "denoise", "prior": prior, "split": "test", "psnr": 20.0, "status": "done"}
-    # A path counts up to its last lam, other methods start anew at each.
-    spent = {"path": lambda k: 5 * k, "path_long": lambda k: 20 * k}
-    rows = []
-    for method, by_lam in losses.items():
-        for k, at_lam in enumerate(by_lam, start=1):
-            solve = {"method": method, "lam": round(0.3 * k, 1), "evals": spent.get(method, lambda k: 100)(k)}
-            rows += [{**common, **solve, "image": i, "loss": loss} for i, loss in enumerate(at_lam)]
-    return rows
-
-
-def verdicts_of(losses):
-    rows = make_rows(losses)
-    return verdicts(aggregate(rows), rows)
-
-
-def test_verdicts_count_cells_by_means_and_medians():
-    baselines = {"mle_init": [(6, 6, 6)] * 2, "random_init": [(6, 6, 6), (8, 8, 8)], "zero_init": [(7, 7, 7)] * 2}
-    # In the second cell one solve in three blows up.
-    glow = make_rows({"aipo": [(1, 1, 1), (5, 5, 50)], BUDGET: [(5, 5, 5)] * 2, "path": [(6, 6, 6)] * 2, **baselines})
-    realnvp = make_rows({"aipo": [(9, 9, 9), (5, 5, 5)], **baselines}, "celeba64-realnvp")
-    rows = [*glow, *realnvp]
-    for row in rows:
-        if (row["method"], row["lam"]) == ("zero_init", 0.6):
-            row["status"] = "non finite"
-    lines = verdicts(aggregate(rows), rows)
-    than = "has a lower mean loss than all three constant steps in"
-    lost = "denoise glow test at lam 0.6; denoise realnvp test at lam 0.3"
-    assert lines[0] == f"AIPO {than} 2 of 4 cells (glow 1/2, realnvp 1/2). Not in {lost}."
-    assert lines[1] == f"AIPO, steps as printed {than} 2 of 2 cells."
-    assert lines[2] == f"follow_path, 65 {than} 0 of 2 cells."
-    assert lines[3].endswith(
-        "a mean. AIPO: 3 of 4 cells (glow 2/2, realnvp 1/2); AIPO, steps as printed: 2 of 2 cells; "
-        "follow_path, 65: 0 of 2 cells."
-    )
-    assert lines[-1].startswith(f"Solves: {len(rows)}.")
-    assert lines[-1].endswith("is counted: Zero init: 6.")
-
-
-@pytest.mark.parametrize(("lost", "named"), [(0, False), (8, True), (9, False)])
-def test_verdicts_name_lost_cells_if_they_are_few(lost, named):
-    losses = {method: [(2,)] * 10 for method in ("mle_init", "random_init", "zero_init")}
-    first = verdicts_of({"aipo": [(3,)] * lost + [(1,)] * (10 - lost), **losses})[0]
-    assert f"in {10 - lost} of 10 cells." in first
-    assert ("Not in denoise glow test at lam 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1, 2.4." in first) == named
-    assert ("Not in" in first) == named
-
-
-def test_verdicts_on_paths_count_cells_and_evaluations():
-    lines = verdicts_of({"aipo": [(1,), (9,)], BUDGET: [(5,), (5,)], "path": [(4,), (6,)], "path_long": [(0,), (2,)]})
-    than = "has a lower mean loss than"
-    assert lines[:4] == [
-        f"follow_path, 65 {than} AIPO in 1 of 2 cells, with 5.0% to 5.0% of its evaluations (all lam together).",
-        f"follow_path, 65 {than} AIPO, steps as printed in 1 of 2 cells, with 5.0% to 5.0% of its evaluations "
-        "(all lam together).",
-        f"follow_path, 300 {than} AIPO in 2 of 2 cells, with 20.0% to 20.0% of its evaluations (all lam together).",
-        f"follow_path, 300 {than} AIPO, steps as printed in 2 of 2 cells, with 20.0% to 20.0% of its evaluations "
-        "(all lam together).",
-    ]
-
-
-def test_shares_of_evaluations_are_of_the_images_that_both_solved():
-    rows = make_rows({"aipo": [(1,), (1,)], "path": [(1, 1, 1), (1, 1, 1)]})
-    rows += make_rows({"aipo": [(1,)], "path": [(1,), (1,)]}, "celeba64-realnvp")
-    assert "with 5.0% to 10.0% of its evaluations" in verdicts(aggregate(rows), rows)[0]
-
-
-def test_verdicts_on_tuned_baselines():
-    tuned = {
-        "adam_mle": [(20,), (20,), (5,), (20,), (20,)],
-        "adam_random": [(13,), (9,), (14,), (13,), (13,)],
-        "adam_zero": [(30,), (30,), (30,), (30,), (7,)],
-        "lbfgs": [(11,), (11,), (11,), (8,), (9,)],
-    }
-    lines = verdicts_of({"aipo": [(10,)] * 5, **tuned})
-    assert lines[0] == "AIPO has a lower mean loss than all four tuned baselines in 1 of 5 cells."
-    assert lines[1].endswith(
-        "AIPO's. decayed Adam from MLE: 1 of 5 cells, +10 nats; decayed Adam from random: 1 of 5 cells, +3 nats; "
-        "decayed Adam from zero: 1 of 5 cells, +20 nats; L-BFGS from MLE: 2 of 5 cells, +1 nats."
-    )
-    others = {name: [(40,)] * 5 for name in (BUDGET, "path", "path_long")}
-    # A cell without some method is not counted.
-    missing = {**others, "path": [(40,)] * 4}
-    for rest, winners in ((others, ("decayed Adam from zero",)), (missing, ())):
-        lines = verdicts_of({"aipo": [(10,)] * 5, **tuned, **rest})
-        (lowest,) = [line for line in lines if line.startswith("Lowest")]
-        winners = ("AIPO", "decayed Adam from random", "decayed Adam from MLE", "L-BFGS from MLE", *winners)
-        ends = f"in {len(winners)} cells with all of these methods. {'; '.join(f'{title}: 1' for title in winners)}."
-        assert lowest == f"Lowest mean loss {ends}"
-
-
-def test_verdicts_say_nothing_of_methods_that_are_not_there():
-    assert len(verdicts_of({"bm3d": [(1,)]})) == 1
-    (alone, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
-    assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
-    assert spent == "Mean evaluations for one image and lam. AIPO: 100."
-
-
-def test_verdicts_say_whether_the_lowest_loss_is_the_best_picture():
-    names = [name for name in PROTOCOLS["fair"].methods if METHODS[name].knows_lam]
-    rows = make_rows({name: [(i,), (i,), (i,)] for i, name in enumerate(names)})
-    for row in rows:
-        # The first method has the lowest loss everywhere; at the second lam it has the best picture too.
-        row["psnr"] = 25.0 - names.index(row["method"]) if row["lam"] == 0.6 else 20.0 + names.index(row["method"])
-    assert "In 1 of them the method with the lowest mean loss" in " ".join(verdicts(aggregate(rows), rows))
-
-
-def test_each_method_at_its_best_lam():
-    rows = make_rows({"aipo": [(1,), (1,), (1,)], "path": [(1,), (1,)]}) + make_rows(
-        {"path": [(1,)]}, "celeba64-realnvp"
-    )
-    quality = {("aipo", 0.3): 20, ("aipo", 0.6): 23, ("aipo", 0.9): 22, ("path", 0.3): 24, ("path", 0.6): 21}
-    for row in rows:
-        row["psnr"] = float(quality[row["method"], row["lam"]])
-    header, body = best_over_lam(aggregate(rows))
-    assert header == ["where", "aipo", "path"]
-    assert body == [
-        ["denoise, glow, test", "23.00 (lam 0.6)", "24.00 (lam 0.3)"],
-        ["denoise, realnvp, test", "-", "24.00 (lam 0.3)"],
-    ]
-    assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, True]] * 2
-
-
-@pytest.mark.parametrize("paper", [True, False])
-def test_the_papers_numbers_stand_beside_ours_if_wanted(paper, tmp_path):
-    cell = Cell("celeba64-glow", "", "denoise", "test", "", "aipo", "", 0, 1)
-    row = dict.fromkeys(("seed", "precision", "prior_sha256", "device", "torch", "aipo", "commit", "date"), "")
-    row |= {"lam": 0.3, "image": 0, "loss": 7.0, "psnr": 30.0, "evals": 10, "status": "done"}
-    Store(tmp_path).write(cell, Setup((0.3,), "exact", 0), [row])
-    result = CliRunner().invoke(app, ["bench", "report", str(tmp_path), *([] if paper else ["--no-paper"])])
-    assert result.exit_code == 0, result.output
-    tables = (tmp_path / "tables.md").read_text()
-    assert ("| 0.3 | **7 (-10368 ± 20)** |" in tables) == ("paper's numbers in brackets" in tables) == paper
-    assert ("| 0.3 | **7** |" in tables) != paper
-
-
-def test_the_best_of_a_row_is_bold():
-    numbers = aggregate(make_rows({"aipo": [(1,), (5,)], "path": [(2,), (3,)], "lbfgs": [(2,), (3,)]}))
-    methods = ["aipo", "path", "lbfgs", "adam_mle"]
-    header, body = rows_of(numbers, "map_loss", "denoise", "glow", "test", methods, beside=False)
-    assert to_markdown(header, body).splitlines()[2:] == [
-        "| 0.3 | **1** | 2 | 2 | - |",
-        "| 0.6 | 5 | **3** | **3** | - |",
-    ]
-    assert r"0.3 & \textbf{1} & 2 & 2 & - \\" in to_latex(header, body, "")
-    # The same numbers as PSNR, where more is better.
-    numbers = {replace(key, metric="psnr"): n for key, n in numbers.items() if key.metric == "map_loss"}
-    _, body = rows_of(numbers, "psnr", "denoise", "glow", "test", methods, beside=False)
-    assert [[isinstance(cell, Marked) for cell in line[1:3]] for line in body] == [[False, True], [True, False]]
-
-
 def test_the_seed_changes_noise_and_starts():
     prior = aipo.load_prior("celeba64-realnvp-small")
     operator = TASKS["denoise"].make_operator(prior.image_shape)
@@ -451,14 +269,6 @@ def test_the_seed_changes_noise_and_starts():
     for name in ("y", "random"):
         drawn = torch.cat([getattr(work, name) for work in works]).flatten(1)
         assert len(drawn.unique(dim=0)) == 6
-
-
-def test_a_report_refuses_two_versions_of_a_method():
-    row = {"setup": "s", "date": "2026-01-01", "prior": "p", "task": "denoise", "split": "test", "lam": 1.0, "image": 0}
-    old, new = ({**row, "method": "aipo", "settings": settings} for settings in ("old", "new"))
-    assert one_setup([new]) == [new]
-    with pytest.raises(InputError, match="aipo was measured with different settings"):
-        one_setup([old, new])
 
 
 def test_a_run_says_how_far_each_cell_is(prior_file, pictures, tmp_path):
@@ -541,6 +351,12 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_what_a_run_needs_is_asked_for_before_it_solves(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'aipo\[bench\]'"):
+        Store(tmp_path)
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -50,7 +50,7 @@ class Method:
 
     Attributes:
         solve: one outcome for each of some methods that have this same `solve`.
-        start: where it begins, a name of `Work.start`.
+        start: of a baseline, where it begins: a name of `Work.start`.
         needs: the methods whose evaluations it takes as its budget.
         tasks: those it is for, if not for all.
         knows_lam: if not, it has one solution, which is filed under `NO_LAM`.
@@ -61,7 +61,7 @@ class Method:
     title: str
     solve: Solve
     settings: str
-    start: str = "mle"
+    start: str = ""
     needs: tuple[str, ...] = ()
     tasks: tuple[str, ...] = tuple(TASKS)
     knows_lam: bool = True

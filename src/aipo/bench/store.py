@@ -65,6 +65,7 @@ class Store:
     """A folder of rows, and beside it pictures and traces of some solves, for those who want to look at them."""
 
     def __init__(self, folder: Path):
+        _pyarrow()  # what it needs is asked for now, not after the first hour of solving
         self.folder = folder / "rows"
         self.pictures = folder / "pictures"
         self.traces = folder / "traces"

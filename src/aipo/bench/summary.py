@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -89,22 +88,31 @@ def _figures(
 
 def best_over_lam(numbers: dict[Key, Number]) -> Table:
     """For each task, prior and split the highest mean PSNR of each method, and the lam where it has it."""
-    found: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
-    for key, number in numbers.items():
-        if key.metric == "psnr" and key.lam != NO_LAM:
-            here = found[key.task, key.prior, key.split]
-            here[key.method] = max(here.get(key.method, (-math.inf, 0.0)), (number.mean, key.lam))
+    found = _best_lam(numbers)
     methods = [name for name in METHODS if any(name in here for here in found.values())]
     body = []
-    for task, prior, split, _ in places(numbers):
-        here = found[task, prior, split]
-        highest = max((best for best, _ in here.values()), default=math.nan)
+    for place, here in found.items():
+        highest = max(best for best, _ in here.values())
         cells = [f"{here[name][0]:.2f} (lam {here[name][1]:g})" if name in here else "-" for name in methods]
         marked = [name in here and here[name][0] == highest for name in methods]
         cells = [Marked(cell) if mark else cell for cell, mark in zip(cells, marked, strict=True)]
-        if here:
-            body.append([f"{task}, {prior}, {split}", *cells])
+        body.append([", ".join(place), *cells])
     return ["where", *methods], body
+
+
+def _best_lam(numbers: dict[Key, Number]) -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
+    """By task, prior and split, and by method: the highest mean PSNR, and its lam."""
+    found: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
+    for task, prior, split, methods in places(numbers):
+        for name in methods:
+            over_lam = [
+                (n.mean, k.lam)
+                for k, n in numbers.items()
+                if (k.metric, k.task, k.prior, k.split, k.method) == ("psnr", task, prior, split, name)
+            ]
+            if over_lam:
+                found.setdefault((task, prior, split), {})[name] = max(over_lam)
+    return found
 
 
 def references(numbers: dict[Key, Number]) -> Table:
@@ -133,6 +141,8 @@ def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str
         *_paths_against_aipo(means, rows),
         *_against_tuned(means),
         *_lowest_of_all(means, _by_cell(numbers, "psnr", "mean")),
+        *_best_pictures(numbers),
+        *_starts(means),
         *_evaluations(rows),
         f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {_tally(failed)}.",
     ]
@@ -222,6 +232,26 @@ def _lowest_of_all(means: Values, quality: Values) -> list[str]:
         f"Lowest mean loss in {len(met)} cells with all of these methods. {_tally(lowest)}.",
         f"In {len(best)} of them the method with the lowest mean loss has the highest mean PSNR too.",
     ]
+
+
+def _best_pictures(numbers: dict[Key, Number]) -> list[str]:
+    met = [here for here in _best_lam(numbers).values() if len(here) > 1]
+    best = Counter(METHODS[max(here, key=here.__getitem__)].title for here in met)
+    what = "Highest mean PSNR of the methods measured, each at its best lam, in so many of"
+    return [f"{what} {len(met)} combinations of task, prior and split. {_tally(best)}."] if met else []
+
+
+def _starts(means: Values) -> list[str]:
+    """How little the start matters to a decayed step."""
+    names = [name for name in TUNED if name.startswith("adam")]
+    spread: dict[float, float] = defaultdict(float)
+    for (*_, lam), at in means.items():
+        if set(names) <= set(at):
+            losses = [at[name] for name in names]
+            spread[lam] = max(spread[lam], max(losses) - min(losses))
+    found = "; ".join(f"at lam {lam:g} {nats:.0f}" for lam, nats in sorted(spread.items()))
+    what = "Mean losses of the decayed Adam's three starts are at most so many nats apart"
+    return [f"{what}: {found}."] if found else []
 
 
 def _evaluations(rows: list[dict[str, Any]]) -> list[str]:

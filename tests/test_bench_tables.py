@@ -1,0 +1,225 @@
+"""Tables and verdicts of the benchmark, from rows made by hand."""
+
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from aipo.bench.methods import BUDGET, METHODS, NO_LAM
+from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
+from aipo.bench.store import Cell, Setup, Store
+from aipo.bench.summary import best_over_lam, references, verdicts
+from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
+from aipo.cli import app
+from aipo.errors import InputError
+from aipo.report import Marked
+
+
+def test_the_papers_numbers_are_all_there():
+    numbers = paper_numbers()
+    assert len(numbers) == 640
+    assert numbers[Key("map_loss", "denoise", "realnvp", "test", 0.3, "aipo")].mean == -9956.0
+    assert {key.method for key in numbers} == set(PROTOCOLS["paper"].methods) - {BUDGET}
+    assert {key.lam for key in numbers} == set(LAMBDAS)
+    assert {key.task for key in numbers} == set(TASKS)
+
+
+def test_means_and_standard_errors():
+    row = {"prior": "celeba64-glow", "task": "denoise", "split": "test", "lam": 0.3, "method": "aipo"}
+    values = [(1.0, 20.0), (2.0, 21.0), (6.0, 25.0), (float("nan"), float("nan"))]
+    rows = [{**row, "loss": loss, "psnr": quality} for loss, quality in values]
+    numbers = aggregate(rows)
+    loss = numbers[Key("map_loss", "denoise", "glow", "test", 0.3, "aipo")]
+    assert (loss.mean, loss.median, loss.count) == (3.0, 2.0, 3)
+    assert loss.se == pytest.approx((7 / 3) ** 0.5)
+    assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
+
+
+def test_classical_methods_are_compared_with_the_prior_not_with_each_other():
+    where = ("psnr", "denoise", "glow", "test")
+    numbers = {Key(*where, NO_LAM, "bm3d"): Number(30.0, 0.1), Key(*where, NO_LAM, "tv"): Number(27.0, 0.1)}
+    numbers |= {Key(*where, 0.3, "path"): Number(29.0, 0.1), Key(*where, 1.0, "path"): Number(26.0, 0.1)}
+    _, body = references(numbers)
+    assert [(line[1], line[3]) for line in body] == [("BM3D", "29.00"), ("total variation", "29.00")]
+
+
+def make_rows(losses, prior="celeba64-glow"):
+    """Rows of losses by method: those of the images at lam 0.3, 0.6, 0.9, ..."""
+    common = {"task": "denoise", "prior": prior, "split": "test", "psnr": 20.0, "status": "done"}
+    # A path counts up to its last lam, other methods start anew at each.
+    spent = {"path": lambda k: 5 * k, "path_long": lambda k: 20 * k}
+    rows = []
+    for method, by_lam in losses.items():
+        for k, at_lam in enumerate(by_lam, start=1):
+            solve = {"method": method, "lam": round(0.3 * k, 1), "evals": spent.get(method, lambda k: 100)(k)}
+            rows += [{**common, **solve, "image": i, "loss": loss} for i, loss in enumerate(at_lam)]
+    return rows
+
+
+def verdicts_of(losses):
+    rows = make_rows(losses)
+    return verdicts(aggregate(rows), rows)
+
+
+def test_verdicts_count_cells_by_means_and_medians():
+    baselines = {"mle_init": [(6, 6, 6)] * 2, "random_init": [(6, 6, 6), (8, 8, 8)], "zero_init": [(7, 7, 7)] * 2}
+    # In the second cell one solve in three blows up.
+    glow = make_rows({"aipo": [(1, 1, 1), (5, 5, 50)], BUDGET: [(5, 5, 5)] * 2, "path": [(6, 6, 6)] * 2, **baselines})
+    realnvp = make_rows({"aipo": [(9, 9, 9), (5, 5, 5)], **baselines}, "celeba64-realnvp")
+    rows = [*glow, *realnvp]
+    for row in rows:
+        if (row["method"], row["lam"]) == ("zero_init", 0.6):
+            row["status"] = "non finite"
+    lines = verdicts(aggregate(rows), rows)
+    than = "has a lower mean loss than all three constant steps in"
+    lost = "denoise glow test at lam 0.6; denoise realnvp test at lam 0.3"
+    assert lines[0] == f"AIPO {than} 2 of 4 cells (glow 1/2, realnvp 1/2). Not in {lost}."
+    assert lines[1] == f"AIPO, steps as printed {than} 2 of 2 cells."
+    assert lines[2] == f"follow_path, 65 {than} 0 of 2 cells."
+    assert lines[3].endswith(
+        "a mean. AIPO: 3 of 4 cells (glow 2/2, realnvp 1/2); AIPO, steps as printed: 2 of 2 cells; "
+        "follow_path, 65: 0 of 2 cells."
+    )
+    assert lines[-1].startswith(f"Solves: {len(rows)}.")
+    assert lines[-1].endswith("is counted: Zero init: 6.")
+
+
+@pytest.mark.parametrize(("lost", "named"), [(0, False), (8, True), (9, False)])
+def test_verdicts_name_lost_cells_if_they_are_few(lost, named):
+    losses = {method: [(2,)] * 10 for method in ("mle_init", "random_init", "zero_init")}
+    first = verdicts_of({"aipo": [(3,)] * lost + [(1,)] * (10 - lost), **losses})[0]
+    assert f"in {10 - lost} of 10 cells." in first
+    assert ("Not in denoise glow test at lam 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1, 2.4." in first) == named
+    assert ("Not in" in first) == named
+
+
+def test_verdicts_on_paths_count_cells_and_evaluations():
+    lines = verdicts_of({"aipo": [(1,), (9,)], BUDGET: [(5,), (5,)], "path": [(4,), (6,)], "path_long": [(0,), (2,)]})
+    than = "has a lower mean loss than"
+    assert lines[:4] == [
+        f"follow_path, 65 {than} AIPO in 1 of 2 cells, with 5.0% to 5.0% of its evaluations (all lam together).",
+        f"follow_path, 65 {than} AIPO, steps as printed in 1 of 2 cells, with 5.0% to 5.0% of its evaluations "
+        "(all lam together).",
+        f"follow_path, 300 {than} AIPO in 2 of 2 cells, with 20.0% to 20.0% of its evaluations (all lam together).",
+        f"follow_path, 300 {than} AIPO, steps as printed in 2 of 2 cells, with 20.0% to 20.0% of its evaluations "
+        "(all lam together).",
+    ]
+
+
+def test_shares_of_evaluations_are_of_the_images_that_both_solved():
+    rows = make_rows({"aipo": [(1,), (1,)], "path": [(1, 1, 1), (1, 1, 1)]})
+    rows += make_rows({"aipo": [(1,)], "path": [(1,), (1,)]}, "celeba64-realnvp")
+    assert "with 5.0% to 10.0% of its evaluations" in verdicts(aggregate(rows), rows)[0]
+
+
+def test_verdicts_on_tuned_baselines():
+    tuned = {
+        "adam_mle": [(20,), (20,), (5,), (20,), (20,)],
+        "adam_random": [(13,), (9,), (14,), (13,), (13,)],
+        "adam_zero": [(30,), (30,), (30,), (30,), (7,)],
+        "lbfgs": [(11,), (11,), (11,), (8,), (9,)],
+    }
+    lines = verdicts_of({"aipo": [(10,)] * 5, **tuned})
+    assert lines[0] == "AIPO has a lower mean loss than all four tuned baselines in 1 of 5 cells."
+    assert lines[1].endswith(
+        "AIPO's. decayed Adam from MLE: 1 of 5 cells, +10 nats; decayed Adam from random: 1 of 5 cells, +3 nats; "
+        "decayed Adam from zero: 1 of 5 cells, +20 nats; L-BFGS from MLE: 2 of 5 cells, +1 nats."
+    )
+    others = {name: [(40,)] * 5 for name in (BUDGET, "path", "path_long")}
+    # A cell without some method is not counted.
+    missing = {**others, "path": [(40,)] * 4}
+    for rest, winners in ((others, ("decayed Adam from zero",)), (missing, ())):
+        lines = verdicts_of({"aipo": [(10,)] * 5, **tuned, **rest})
+        (lowest,) = [line for line in lines if line.startswith("Lowest")]
+        winners = ("AIPO", "decayed Adam from random", "decayed Adam from MLE", "L-BFGS from MLE", *winners)
+        ends = f"in {len(winners)} cells with all of these methods. {'; '.join(f'{title}: 1' for title in winners)}."
+        assert lowest == f"Lowest mean loss {ends}"
+
+
+def test_verdicts_say_nothing_of_methods_that_are_not_there():
+    assert len(verdicts_of({"bm3d": [(1,)]})) == 1
+    (alone, best, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
+    assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
+    assert best.startswith("Highest mean PSNR")
+    assert spent == "Mean evaluations for one image and lam. AIPO: 100."
+
+
+def test_verdicts_say_whether_the_lowest_loss_is_the_best_picture():
+    names = [name for name in PROTOCOLS["fair"].methods if METHODS[name].knows_lam]
+    rows = make_rows({name: [(i,), (i,), (i,)] for i, name in enumerate(names)})
+    for row in rows:
+        # The first method has the lowest loss everywhere; at the second lam it has the best picture too.
+        row["psnr"] = 25.0 - names.index(row["method"]) if row["lam"] == 0.6 else 20.0 + names.index(row["method"])
+    assert "In 1 of them the method with the lowest mean loss" in " ".join(verdicts(aggregate(rows), rows))
+
+
+def test_each_method_at_its_best_lam():
+    rows = make_rows({"aipo": [(1,), (1,), (1,)], "path": [(1,), (1,)]}) + make_rows(
+        {"path": [(1,)]}, "celeba64-realnvp"
+    )
+    quality = {("aipo", 0.3): 20, ("aipo", 0.6): 23, ("aipo", 0.9): 22, ("path", 0.3): 24, ("path", 0.6): 21}
+    for row in rows:
+        row["psnr"] = float(quality[row["method"], row["lam"]])
+    header, body = best_over_lam(aggregate(rows))
+    assert header == ["where", "aipo", "path"]
+    assert body == [
+        ["denoise, glow, test", "23.00 (lam 0.6)", "24.00 (lam 0.3)"],
+        ["denoise, realnvp, test", "-", "24.00 (lam 0.3)"],
+    ]
+    assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, True]] * 2
+
+
+@pytest.mark.parametrize("paper", [True, False])
+def test_the_papers_numbers_stand_beside_ours_if_wanted(paper, tmp_path):
+    cell = Cell("celeba64-glow", "", "denoise", "test", "", "aipo", "", 0, 1)
+    row = dict.fromkeys(("seed", "precision", "prior_sha256", "device", "torch", "aipo", "commit", "date"), "")
+    row |= {"lam": 0.3, "image": 0, "loss": 7.0, "psnr": 30.0, "evals": 10, "status": "done"}
+    Store(tmp_path).write(cell, Setup((0.3,), "exact", 0), [row])
+    result = CliRunner().invoke(app, ["bench", "report", str(tmp_path), *([] if paper else ["--no-paper"])])
+    assert result.exit_code == 0, result.output
+    tables = (tmp_path / "tables.md").read_text()
+    assert ("| 0.3 | **7 (-10368 ± 20)** |" in tables) == ("paper's numbers in brackets" in tables) == paper
+    assert ("| 0.3 | **7** |" in tables) != paper
+
+
+def test_the_best_of_a_row_is_bold():
+    numbers = aggregate(make_rows({"aipo": [(1,), (5,)], "path": [(2,), (3,)], "lbfgs": [(2,), (3,)]}))
+    methods = ["aipo", "path", "lbfgs", "adam_mle"]
+    header, body = rows_of(numbers, "map_loss", "denoise", "glow", "test", methods, beside=False)
+    assert to_markdown(header, body).splitlines()[2:] == [
+        "| 0.3 | **1** | 2 | 2 | - |",
+        "| 0.6 | 5 | **3** | **3** | - |",
+    ]
+    assert r"0.3 & \textbf{1} & 2 & 2 & - \\" in to_latex(header, body, "")
+    # The same numbers as PSNR, where more is better.
+    numbers = {replace(key, metric="psnr"): n for key, n in numbers.items() if key.metric == "map_loss"}
+    _, body = rows_of(numbers, "psnr", "denoise", "glow", "test", methods, beside=False)
+    assert [[isinstance(cell, Marked) for cell in line[1:3]] for line in body] == [[False, True], [True, False]]
+
+
+def test_a_report_refuses_two_versions_of_a_method():
+    row = {"setup": "s", "date": "2026-01-01", "prior": "p", "task": "denoise", "split": "test", "lam": 1.0, "image": 0}
+    old, new = ({**row, "method": "aipo", "settings": settings} for settings in ("old", "new"))
+    assert one_setup([new]) == [new]
+    with pytest.raises(InputError, match="aipo was measured with different settings"):
+        one_setup([old, new])
+
+
+def test_verdicts_say_which_method_has_the_best_pictures():
+    rows = [
+        row
+        for prior in ("celeba64-glow", "celeba64-realnvp")
+        for row in make_rows({"aipo": [(1,), (1,)], "path": [(1,), (1,)]}, prior)
+    ]
+    for row in rows:
+        best = {("path", 0.3): 25.0, ("aipo", 0.6): 24.0 if row["prior"] == "celeba64-glow" else 26.0}
+        row["psnr"] = best.get((row["method"], row["lam"]), 20.0)
+    lines = verdicts(aggregate(rows), rows)
+    (line,) = [line for line in lines if line.startswith("Highest mean PSNR")]
+    assert line.endswith("in so many of 2 combinations of task, prior and split. follow_path, 65: 1; AIPO: 1.")
+
+
+def test_verdicts_say_how_much_the_start_matters_to_a_decayed_step():
+    lines = verdicts_of({"adam_mle": [(5,), (9,), (0,)], "adam_random": [(5,), (2,), (0,)], "adam_zero": [(8,), (4,)]})
+    # At the third lam one of them is missing.
+    assert lines[1].endswith("are at most so many nats apart: at lam 0.3 3; at lam 0.6 7.")
