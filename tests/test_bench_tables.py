@@ -138,6 +138,7 @@ def test_verdicts_on_tuned_baselines():
 
 def test_verdicts_say_nothing_of_methods_that_are_not_there():
     assert len(verdicts_of({"bm3d": [(1,)]})) == 1
+    assert len(verdicts_of({"aipo": [(1,), (2,)]})) == 2
     (alone, best, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
     assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
     assert best.startswith("Highest mean PSNR")
