@@ -1,5 +1,6 @@
 """Tables and verdicts of the benchmark, from rows made by hand."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from typer.testing import CliRunner
 from aipo.bench.methods import BUDGET, METHODS, NO_LAM
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.store import Cell, Setup, Store
-from aipo.bench.summary import best_over_lam, references, verdicts
+from aipo.bench.summary import best_over_lam, references, verdicts, write_summary
 from aipo.bench.tables import Key, Number, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
 from aipo.cli import app
 from aipo.errors import InputError
@@ -139,9 +140,8 @@ def test_verdicts_on_tuned_baselines():
 def test_verdicts_say_nothing_of_methods_that_are_not_there():
     assert len(verdicts_of({"bm3d": [(1,)]})) == 1
     assert len(verdicts_of({"aipo": [(1,), (2,)]})) == 2
-    (alone, best, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
+    (alone, spent, _) = verdicts_of({"aipo": [(1,), (2,)], "lbfgs": [(0,), (0,)]})
     assert alone.endswith("L-BFGS from MLE: 2 of 2 cells, -2 nats.")
-    assert best.startswith("Highest mean PSNR")
     assert spent == "Mean evaluations for one image and lam. AIPO: 100."
 
 
@@ -183,6 +183,22 @@ def test_the_papers_numbers_stand_beside_ours_if_wanted(paper, tmp_path):
     assert ("| 0.3 | **7** |" in tables) != paper
 
 
+@pytest.mark.parametrize(
+    ("methods", "images"), [("aipo", ["2"]), ("aipo path", ["2 to 3"]), ("bm3d path", ["3"]), ("bm3d", [])]
+)
+def test_tables_say_how_many_images_they_are_of(methods, images, tmp_path):
+    row = dict.fromkeys(("seed", "precision", "prior_sha256", "device", "torch", "aipo", "commit", "date"), "")
+    row |= {"loss": 7.0, "psnr": 30.0, "evals": 10, "status": "done"}
+    for method in methods.split():
+        lam, count = {"aipo": (0.3, 2), "path": (0.3, 3), "bm3d": (NO_LAM, 5)}[method]
+        cell = Cell("celeba64-glow", "", "denoise", "test", "", method, "", 0, count)
+        rows = [{**row, "lam": lam, "image": i} for i in range(count)]
+        Store(tmp_path).write(cell, Setup((0.3,), "exact", 0), rows)
+    write_summary(tmp_path)
+    tables = (tmp_path / "tables.md").read_text()
+    assert re.findall(r"glow; test, (.*) images; PSNR", tables) == images
+
+
 def test_the_best_of_a_row_is_bold():
     numbers = aggregate(make_rows({"aipo": [(1,), (5,)], "path": [(2,), (3,)], "lbfgs": [(2,), (3,)]}))
     methods = ["aipo", "path", "lbfgs", "adam_mle"]
@@ -206,12 +222,24 @@ def test_a_report_refuses_two_versions_of_a_method():
         one_setup([old, new])
 
 
-def test_verdicts_say_which_method_has_the_best_pictures():
-    rows = [
-        row
-        for prior in ("celeba64-glow", "celeba64-realnvp")
-        for row in make_rows({"aipo": [(1,), (1,)], "path": [(1,), (1,)]}, prior)
-    ]
+def test_verdicts_tell_the_papers_cells_from_the_others():
+    rows = make_rows({"aipo": [(1,), (9,)], "path": [(4,), (6,)]}, "celeba64-tarflow")
+    rows += make_rows({"aipo": [(9,)], "path": [(4,)]})
+    line = verdicts(aggregate(rows), rows)[0]
+    assert "in 2 of 3 cells (tarflow 1/2, glow 1/1), with 5.0% to 5.0% of its evaluations" in line
+    assert line.endswith(" In the paper's cells: 1 of 1 cells, with 5.0% to 5.0%.")
+    for row in rows[-2:]:
+        row["split"] = "fairface"
+    assert "paper's" not in verdicts(aggregate(rows), rows)[0]
+
+
+@pytest.mark.parametrize("protocol", ["paper", "fair"])
+def test_verdicts_say_which_method_has_the_best_pictures(protocol):
+    names = [name for name in PROTOCOLS[protocol].methods if METHODS[name].knows_lam]
+    losses = {name: [(1,), (1,)] for name in {*names, "path"}}
+    rows = [row for prior in ("celeba64-glow", "celeba64-realnvp") for row in make_rows(losses, prior)]
+    # One of the protocol's methods is missing here.
+    rows += make_rows({name: losses[name] for name in losses if name != names[-1]}, "celeba64-tarflow")
     for row in rows:
         best = {("path", 0.3): 25.0, ("aipo", 0.6): 24.0 if row["prior"] == "celeba64-glow" else 26.0}
         row["psnr"] = best.get((row["method"], row["lam"]), 20.0)
@@ -221,6 +249,14 @@ def test_verdicts_say_which_method_has_the_best_pictures():
 
 
 def test_verdicts_say_how_much_the_start_matters_to_a_decayed_step():
-    lines = verdicts_of({"adam_mle": [(5,), (9,), (0,)], "adam_random": [(5,), (2,), (0,)], "adam_zero": [(8,), (4,)]})
+    losses = {"adam_mle": [(5,), (9,), (0,)], "adam_random": [(5,), (2,), (0,)], "adam_zero": [(8,), (4,)]}
+    rows = make_rows(losses) + make_rows({name: by_lam[:1] for name, by_lam in losses.items()}, "celeba64-tarflow")
     # At the third lam one of them is missing.
-    assert lines[1].endswith("are at most so many nats apart: at lam 0.3 3; at lam 0.6 7.")
+    line = verdicts(aggregate(rows), rows)[0]
+    assert line.endswith("are at most so many nats apart. glow: 3 at lam 0.3, 7 at lam 0.6; tarflow: 3 at lam 0.3.")
+
+
+def test_verdicts_count_the_solves_that_blew_up():
+    rows = make_rows({"mle_init": [(1, 2e5), (1e6, 3)], "aipo": [(1, 2)], "zero_init": [(99_999, 2e5)]})
+    (line,) = [line for line in verdicts(aggregate(rows), rows) if line.startswith("Solves that end above 100,000")]
+    assert line.endswith("their mean PSNR is 20.0 dB. MLE init, glow: 2 of 4; Zero init, glow: 1 of 2.")

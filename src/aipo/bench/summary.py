@@ -11,9 +11,21 @@ from typing import Any
 
 from aipo.bench.figures import PATHS, compare, draw_comparison, draw_curves, draw_traces, png
 from aipo.bench.methods import BUDGET, METHODS, NO_LAM
-from aipo.bench.protocol import PROTOCOLS, TASKS
+from aipo.bench.protocol import PROTOCOLS, TASKS, Protocol
 from aipo.bench.store import Store
-from aipo.bench.tables import METRICS, Key, Number, aggregate, one_setup, places, rows_of, to_csv, to_latex, to_markdown
+from aipo.bench.tables import (
+    METRICS,
+    Key,
+    Number,
+    aggregate,
+    one_setup,
+    places,
+    rows_of,
+    short_name,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from aipo.files import write_atomically
 from aipo.report import Marked, Section, write_report
 
@@ -23,6 +35,7 @@ READINGS = ("aipo", BUDGET)
 CONSTANT_STEPS = ("mle_init", "random_init", "zero_init")
 TUNED = ("adam_mle", "adam_random", "adam_zero", "lbfgs")
 MOST_NAMED = 8
+BLOWN_UP = 100_000  # such a loss is far from that of any picture
 
 Table = tuple[list[str], list[list[str]]]
 Cell = tuple[str, str, str, float]  # task, prior, split, lam
@@ -64,11 +77,21 @@ def _tables(numbers: dict[Key, Number], beside_paper: bool) -> dict[str, Table]:
     """By caption."""
     tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers)}
     for task, prior, split, methods in places(numbers):
-        for metric, title in METRICS.items():
-            caption = f"{TASKS[task].title}; {prior}; {split} images; {title}"
+        for metric, title in METRICS.items() if methods else ():
+            caption = f"{TASKS[task].title}; {prior}; {split}, {_images(numbers, task, prior, split)}; {title}"
             tables[caption] = rows_of(numbers, metric, task, prior, split, methods, beside_paper)
     tables["Without a learnt prior: PSNR, dB"] = references(numbers)
     return {caption: (header, body) for caption, (header, body) in tables.items() if body}
+
+
+def _images(numbers: dict[Key, Number], task: str, prior: str, split: str) -> str:
+    """How many: before a run is at its end, not the same for every method."""
+    counts = {
+        number.count
+        for key, number in numbers.items()
+        if (key.metric, key.task, key.prior, key.split) == ("psnr", task, prior, split) and key.lam != NO_LAM
+    }
+    return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) + " images"
 
 
 def _figures(
@@ -144,6 +167,7 @@ def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str
         *_best_pictures(numbers),
         *_starts(means),
         *_evaluations(rows),
+        *_blown_up(rows),
         f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {_tally(failed)}.",
     ]
 
@@ -189,16 +213,22 @@ def _against_constant_steps(means: Values, medians: Values) -> list[str]:
 
 
 def _paths_against_aipo(means: Values, rows: list[dict[str, Any]]) -> list[str]:
+    paper = PROTOCOLS["paper"]
+    papers_places = {(short_name(prior), split) for prior in paper.priors for split in paper.splits}
+    papers_means = {cell: at for cell, at in means.items() if cell[1:3] in papers_places}
+    papers_rows = [row for row in rows if (short_name(row["prior"]), row["split"]) in papers_places]
     lines = []
     for path in PATHS:
         for reading in READINGS:
             contest = _contest(means, path, [reading])
-            if contest.met:
-                shares = _shares(rows, path, reading)
-                lines.append(
-                    f"{METHODS[path].title} has a lower mean loss than {METHODS[reading].title} in {contest}, with "
-                    f"{min(shares):.1%} to {max(shares):.1%} of its evaluations (all lam together)."
-                )
+            if not contest.met:
+                continue
+            line = f"{METHODS[path].title} has a lower mean loss than {METHODS[reading].title} in {contest}, with "
+            line += f"{_shares(rows, path, reading)} of its evaluations (all lam together)."
+            within = _contest(papers_means, path, [reading])
+            if within.met and within.met != contest.met:
+                line += f" In the paper's cells: {within}, with {_shares(papers_rows, path, reading)}."
+            lines.append(line)
     return lines
 
 
@@ -221,8 +251,13 @@ def _against_tuned(means: Values) -> list[str]:
     return lines
 
 
+def _with_lam(protocol: Protocol) -> set[str]:
+    """Its methods that know lam."""
+    return {name for name in protocol.methods if METHODS[name].knows_lam}
+
+
 def _lowest_of_all(means: Values, quality: Values) -> list[str]:
-    everyone = {name for name in PROTOCOLS["fair"].methods if METHODS[name].knows_lam}
+    everyone = _with_lam(PROTOCOLS["fair"])
     met = {cell: min(at, key=at.__getitem__) for cell, at in means.items() if everyone <= set(at)}
     if not met:
         return []
@@ -235,29 +270,44 @@ def _lowest_of_all(means: Values, quality: Values) -> list[str]:
 
 
 def _best_pictures(numbers: dict[Key, Number]) -> list[str]:
-    met = [here for here in _best_lam(numbers).values() if len(here) > 1]
+    met = [here for here in _best_lam(numbers).values() if any(_with_lam(p) <= set(here) for p in PROTOCOLS.values())]
     best = Counter(METHODS[max(here, key=here.__getitem__)].title for here in met)
-    what = "Highest mean PSNR of the methods measured, each at its best lam, in so many of"
+    what = "Highest mean PSNR where a protocol's methods are all measured, each at its best lam, in so many of"
     return [f"{what} {len(met)} combinations of task, prior and split. {_tally(best)}."] if met else []
 
 
 def _starts(means: Values) -> list[str]:
     """How little the start matters to a decayed step."""
     names = [name for name in TUNED if name.startswith("adam")]
-    spread: dict[float, float] = defaultdict(float)
-    for (*_, lam), at in means.items():
+    spread: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for (_, prior, _, lam), at in sorted(means.items()):
         if set(names) <= set(at):
             losses = [at[name] for name in names]
-            spread[lam] = max(spread[lam], max(losses) - min(losses))
-    found = "; ".join(f"at lam {lam:g} {nats:.0f}" for lam, nats in sorted(spread.items()))
-    what = "Mean losses of the decayed Adam's three starts are at most so many nats apart"
-    return [f"{what}: {found}."] if found else []
+            spread[prior][lam] = max(spread[prior][lam], max(losses) - min(losses))
+    found = (
+        f"{prior}: " + ", ".join(f"{nats:.0f} at lam {lam:g}" for lam, nats in sorted(by_lam.items()))
+        for prior, by_lam in spread.items()
+    )
+    what = "Mean losses of the decayed Adam's three starts are at most so many nats apart."
+    return [f"{what} {'; '.join(found)}."] if spread else []
 
 
 def _evaluations(rows: list[dict[str, Any]]) -> list[str]:
     spent = {name: [row["evals"] for row in rows if row["method"] == name] for name in READINGS}
     means = [f"{METHODS[name].title}: {statistics.fmean(evals):.0f}" for name, evals in spent.items() if evals]
     return [f"Mean evaluations for one image and lam. {'; '.join(means)}."] if means else []
+
+
+def _blown_up(rows: list[dict[str, Any]]) -> list[str]:
+    lost = [row for row in rows if row["loss"] > BLOWN_UP]
+    if not lost:
+        return []
+    found, total = (
+        Counter(f"{METHODS[row['method']].title}, {short_name(row['prior'])}" for row in some) for some in (lost, rows)
+    )
+    parts = "; ".join(f"{name}: {count} of {total[name]}" for name, count in found.most_common())
+    quality = statistics.fmean(row["psnr"] for row in lost)
+    return [f"Solves that end above {BLOWN_UP:,} nats, their mean PSNR is {quality:.1f} dB. {parts}."]
 
 
 def _named(cells: list[Cell]) -> str:
@@ -271,8 +321,8 @@ def _tally(counts: Counter[str]) -> str:
     return "; ".join(f"{name}: {count}" for name, count in counts.most_common()) or "none"
 
 
-def _shares(rows: list[dict[str, Any]], path: str, other: str) -> list[float]:
-    """Evaluations for all lam together, of a path and of separate solves: one ratio for each task, prior and split."""
+def _shares(rows: list[dict[str, Any]], path: str, other: str) -> str:
+    """Of evaluations for all lam together, a path's of those of separate solves: over task, prior and split."""
     mine: Counter[tuple[Any, ...]] = Counter()
     theirs: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
@@ -285,7 +335,8 @@ def _shares(rows: list[dict[str, Any]], path: str, other: str) -> list[float]:
     totals: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     for image in mine.keys() & theirs.keys():
         totals[image[:3]].update(mine=mine[image], theirs=theirs[image])
-    return [total["mine"] / total["theirs"] for total in totals.values()]
+    shares = [total["mine"] / total["theirs"] for total in totals.values()]
+    return f"{min(shares):.1%} to {max(shares):.1%}"
 
 
 def _settings(rows: list[dict[str, Any]]) -> dict[str, object]:
