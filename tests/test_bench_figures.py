@@ -10,11 +10,11 @@ import pytest
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from aipo.bench.figures import COLOURS, compare, draw_comparison, draw_curves, png
+from aipo.bench.figures import COLOURS, compare, draw_comparison, draw_curves, draw_traces, png
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.store import Cell, Setup, Store
 from aipo.bench.summary import write_summary
-from aipo.bench.tables import aggregate
+from aipo.bench.tables import Key, Number, aggregate
 
 SIZE = 16
 SETUP = Setup((0.5, 1.0), "exact", 0)
@@ -162,17 +162,55 @@ def test_classical_methods_alone_make_a_table_but_no_figure(store, tmp_path):
     keep(store, "bm3d", "test", 1)
     assert {row["lam"] for row in store.read_all()} == {NO_LAM}
     assert not [file for file in write_summary(tmp_path) if file.suffix == ".png"]
-    assert "| denoise, tiny, test | BM3D | 15.00 | - |" in (tmp_path / "tables.md").read_text()
+    assert "| denoise, test | BM3D | **15.00** |" in (tmp_path / "tables.md").read_text()
 
 
 def test_curves_leave_out_where_nothing_was_solved(store):
     keep(store, "path", "test", 1)
+    keep(store, "aipo", "test", 1)
     keep(store, "path", "ood", 1, task="inpaint")
     keep(store, "bm3d", "fairface", 1)
-    figure = draw_curves(aggregate(store.read_all()))
-    shown = [axis.get_title() for axis in figure.axes if axis.get_visible()]
-    assert shown == 2 * ["denoise, tiny, test"] + 2 * ["inpaint, tiny, ood"]
+    figure = draw_curves(aggregate(store.read_all()), "tiny")
+    shown = [(axis.get_title(), axis.get_ylabel()) for axis in figure.axes if axis.get_visible()]
+    # One method alone has no loss to be compared with.
+    assert shown == [
+        ("denoise, test", "loss above the lowest, nats"),
+        ("denoise, test", "PSNR, dB"),
+        ("inpaint, ood", "PSNR, dB"),
+    ]
     assert len(figure.axes) == 4 * 2
+
+
+def test_curves_are_above_the_lowest_loss_of_each_lam():
+    losses = {"aipo": {0.3: 5.0, 1.0: 70.0}, "path": {0.3: 45.0, 1.0: 50.0}}
+    where = ("map_loss", "denoise", "tiny", "test")
+    numbers = {Key(*where, lam, name): Number(loss, 0) for name, at in losses.items() for lam, loss in at.items()}
+    # Those of another prior are on another sheet.
+    numbers[Key("map_loss", "denoise", "other", "test", 0.3, "aipo")] = Number(-1e9, 0)
+    (loss, _) = draw_curves(numbers, "tiny").axes
+    assert [list(line.get_ydata()) for line in loss.lines] == [[1.0, 20.0], [40.0, 1.0]]
+
+
+def test_traces_have_a_row_for_each_task_and_lam_and_a_column_for_each_split():
+    about = {"prior": "celeba64-tiny", "lambdas": [0.3, 2.0], "stop": 1}
+    aipo = [[1, 50.0, 900.0], [10, 5.0, 200.0]]
+    traces = [
+        {**about, "task": task, "split": split, "method": "aipo", "trace": aipo}
+        for task, split in (("inpaint", "test"), ("denoise", "ood"), ("denoise", "test"))
+    ]
+    row = {"task": "denoise", "split": "test", "method": "path", "prior": "celeba64-tiny", "lam": 2.0}
+    rows = [{**row, "image": 0, "evals": 65, "loss": 100.0}, {**row, "image": 1, "evals": 1, "loss": -1e9}]
+    axes = draw_traces(traces, rows).axes
+    places = [axis.get_title() for axis in axes if axis.get_visible()]
+    assert places[:4] == [
+        "denoise, test, lam 0.3",
+        "denoise, ood, lam 0.3",
+        "denoise, test, lam 2",
+        "denoise, ood, lam 2",
+    ]
+    assert places[4:] == ["inpaint, test, lam 0.3", "inpaint, test, lam 2"]
+    assert [list(line.get_ydata()) for line in axes[2].lines] == [[800.0, 100.0], [1.0]]
+    assert [list(line.get_ydata()) for line in axes[3].lines] == [[700.0, 1.0]]
 
 
 def test_the_report_has_the_figure_and_says_at_which_lam(store, tmp_path):

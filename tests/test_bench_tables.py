@@ -36,12 +36,22 @@ def test_means_and_standard_errors():
     assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
 
 
-def test_classical_methods_are_compared_with_the_prior_not_with_each_other():
+def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
     where = ("psnr", "denoise", "glow", "test")
-    numbers = {Key(*where, NO_LAM, "bm3d"): Number(30.0, 0.1), Key(*where, NO_LAM, "tv"): Number(27.0, 0.1)}
+    numbers = {Key(*where, NO_LAM, "tv"): Number(27.0, 0.1), Key(*where, NO_LAM, "bm3d"): Number(30.0, 0.1)}
     numbers |= {Key(*where, 0.3, "path"): Number(29.0, 0.1), Key(*where, 1.0, "path"): Number(26.0, 0.1)}
-    _, body = references(numbers)
-    assert [(line[1], line[3]) for line in body] == [("BM3D", "29.00"), ("total variation", "29.00")]
+    numbers |= {Key("psnr", "denoise", "tarflow", "test", 0.3, "aipo"): Number(28.0, 0.1)}
+    # Images that no prior restored.
+    numbers |= {Key("psnr", "inpaint", "glow", "ood", NO_LAM, "biharmonic"): Number(25.0, 0.1)}
+    header, body = references(numbers)
+    assert header[2:] == ["PSNR, dB", "best with glow", "best with tarflow"]
+    assert body == [
+        ["denoise, test", "BM3D", "30.00 ± 0.10", "29.00", "28.00"],
+        ["denoise, test", "total variation", "27.00 ± 0.10", "29.00", "28.00"],
+        ["inpaint, ood", "biharmonic filling", "25.00 ± 0.10", "-", "-"],
+    ]
+    assert [[isinstance(cell, Marked) for cell in line].index(True) for line in body] == [2, 3, 2]
+    assert not any(isinstance(cell, Marked) for line in body for cell in line[-1:])
 
 
 def make_rows(losses, prior="celeba64-glow"):

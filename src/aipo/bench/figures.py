@@ -7,14 +7,16 @@ import math
 import statistics
 import textwrap
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.protocol import TASKS
@@ -211,50 +213,46 @@ def _name_splits(canvas: Axes, columns: list[Column], left: list[int], width: in
             canvas.text(middle, bottom + FOOT / 2, title, fontsize=8, ha="center", va="center")
 
 
-def draw_curves(numbers: dict[Key, Number]) -> Figure:
-    """A row for each task and metric, a column for each prior and split."""
-    shown = [place for place in places(numbers) if place[-1]]
-    tasks = list(dict.fromkeys(task for task, *_ in shown))
-    columns = list(dict.fromkeys((prior, split) for _, prior, split, _ in shown))
-    lines = [(task, metric) for task in tasks for metric in METRICS]
-    figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
-    axes = figure.subplots(len(lines), len(columns), squeeze=False)
-    for task, prior, split, methods in shown:
+def draw_curves(numbers: dict[Key, Number], prior: str) -> Figure:
+    """A row for each task and metric, a column for each split."""
+    shown = [(task, split, methods) for task, name, split, methods in places(numbers) if name == prior and methods]
+    lines = list(product(dict.fromkeys(task for task, *_ in shown), METRICS))
+    figure, axes = _grid(lines, [split for _, split, _ in shown])
+    for task, split, methods in shown:
         for metric in METRICS:
-            axis = axes[lines.index((task, metric)), columns.index((prior, split))]
-            lowest: dict[float, float] = {}
+            if metric == "map_loss" and len(methods) == 1:
+                continue  # there is nothing that its loss could be above
+            found: dict[str, dict[float, float]] = defaultdict(dict)
             for k, n in numbers.items():
-                if (k.metric, k.task, k.prior, k.split) == (metric, task, prior, split):
-                    lowest[k.lam] = min(n.mean, lowest.get(k.lam, n.mean))
+                if (k.metric, k.task, k.prior, k.split) == (metric, task, prior, split) and k.method in methods:
+                    found[k.method][k.lam] = n.mean
+            lowest = {lam: min(at[lam] for at in found.values() if lam in at) for at in found.values() for lam in at}
+            axis = axes[(task, metric), split]
             for method in methods:
-                key = (metric, task, prior, split, method)
-                found = {
-                    k.lam: n.mean for k, n in numbers.items() if (k.metric, k.task, k.prior, k.split, k.method) == key
-                }
-                lambdas = sorted(found)
-                # Losses of all methods look alike on the scale of the losses themselves.
-                values = [max(found[lam] - lowest[lam], 1.0) if metric == "map_loss" else found[lam] for lam in lambdas]
+                lambdas = sorted(found[method])
+                values = [found[method][lam] for lam in lambdas]
+                if metric == "map_loss":
+                    # Losses of all methods look alike on the scale of the losses themselves.
+                    values = [max(value - lowest[lam], 1.0) for lam, value in zip(lambdas, values, strict=True)]
+                    axis.set_yscale("log")
                 axis.plot(lambdas, values, "o-", ms=3, **_look(method))
-            if metric == "map_loss":
-                axis.set_yscale("log")
-            axis.set_title(f"{task}, {prior}, {split}")
+            axis.set_title(f"{task}, {split}")
             axis.set_xlabel("lam")
             axis.set_ylabel("loss above the lowest, nats" if metric == "map_loss" else METRICS[metric])
-    for axis in axes.flat:
-        axis.set_visible(bool(axis.lines))
     return _in_small_print(figure)
 
 
 def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Figure:
-    """Loss above the lowest against evaluations at the smallest and largest lam; a path's end is one point."""
-    shown = list(dict.fromkeys((t["task"], t["prior"], t["split"]) for t in traces))
+    """Of one prior: loss above the lowest against evaluations at the smallest and largest lam; a path's end is one
+    point. A row for each task and lam, a column for each split.
+    """
+    shown = sorted({(t["task"], t["split"]) for t in traces}, key=lambda place: list(TASKS).index(place[0]))
     ends = (0, -1)
-    figure = Figure(figsize=(3.4 * len(ends), 2.8 * len(shown)), layout="constrained")
-    axes = figure.subplots(len(shown), len(ends), squeeze=False)
-    for place, line in zip(shown, axes, strict=True):
-        here = [t for t in traces if (t["task"], t["prior"], t["split"]) == place]
-        solved = [r for r in rows if (r["task"], r["prior"], r["split"]) == place and r["image"] < here[0]["stop"]]
-        for end, axis in zip(ends, line, strict=True):
+    figure, axes = _grid(product(dict.fromkeys(task for task, _ in shown), ends), [split for _, split in shown])
+    for task, split in shown:
+        here = [t for t in traces if (t["task"], t["split"]) == (task, split)]
+        solved = [r for r in rows if (r["task"], r["split"]) == (task, split) and r["image"] < here[0]["stop"]]
+        for end in ends:
             lam = here[0]["lambdas"][end]
             curves = {t["method"]: ([p[0] for p in t["trace"]], [p[1:][end] for p in t["trace"]]) for t in here}
             for name in PATHS:
@@ -263,15 +261,23 @@ def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Fig
                     means = [statistics.fmean(r[column] for r in path) for column in ("evals", "loss")]
                     curves[name] = (means[:1], means[1:])
             lowest = min(loss for _, losses in curves.values() for loss in losses if loss == loss)
+            axis = axes[(task, end), split]
             for method in (name for name in METHODS if name in curves):
                 evals, losses = curves[method]
                 above = [max(loss - lowest, 1.0) for loss in losses]
                 axis.loglog(evals, above, "*" if method in PATHS else "-", ms=10, **_look(method))
-            task, prior, split = place
-            axis.set_title(f"{task}, {short_name(prior)}, {split}, lam {lam:g}")
+            axis.set_title(f"{task}, {split}, lam {lam:g}")
             axis.set_xlabel("gradient evaluations")
             axis.set_ylabel("loss above the lowest, nats")
     return _in_small_print(figure)
+
+
+def _grid(lines: Iterable[Any], splits: Iterable[str]) -> tuple[Figure, dict[tuple[Any, str], Axes]]:
+    """A row for each line, a column for each split."""
+    lines, columns = list(lines), [split for split in SPLITS if split in set(splits)]
+    figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
+    axes = figure.subplots(len(lines), len(columns), squeeze=False)
+    return figure, dict(zip(product(lines, columns), axes.flat, strict=True))
 
 
 def _look(method: str) -> dict[str, Any]:
@@ -279,8 +285,9 @@ def _look(method: str) -> dict[str, Any]:
 
 
 def _in_small_print(figure: Figure) -> Figure:
-    """With one legend above all plots."""
+    """With one legend above all plots, those that stayed empty left out."""
     for axis in figure.axes:
+        axis.set_visible(bool(axis.lines))
         for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
             text.set_fontsize(8)
         axis.tick_params(labelsize=7)
@@ -290,8 +297,13 @@ def _in_small_print(figure: Figure) -> Figure:
     return figure
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a file."""
+def png(figure: Figure, few_colours: bool = False) -> bytes:
+    """The figure as the bytes of a file; with few colours, enough for lines and letters, a quarter as many."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    if few_colours:
+        picture = picture.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
+    picture.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from aipo.bench.protocol import PROTOCOLS, TASKS, Protocol
 from aipo.bench.store import Store
 from aipo.bench.tables import (
     METRICS,
+    SPLITS,
     Key,
     Number,
     aggregate,
@@ -98,12 +101,15 @@ def _figures(
     store: Store, numbers: dict[Key, Number], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, str, str, bytes]]:
     """The name of the file, a heading, a caption and the drawing."""
-    if any(key.lam != NO_LAM for key in numbers):
-        yield "curves.png", "Mean loss and PSNR against lam", "By task, prior and split", png(draw_curves(numbers))
     traces = store.read_traces(rows[0]["setup"])
-    if traces:
-        drawn = png(draw_traces(traces, rows))
-        yield "traces.png", "Mean loss against evaluations", "Of the first chunk of each split", drawn
+    for prior in sorted({key.prior for key in numbers if key.lam != NO_LAM}):
+        drawn = png(draw_curves(numbers, prior), few_colours=True)
+        yield f"curves-{prior}.png", f"Mean loss and PSNR against lam; {prior}", "By task and split", drawn
+        traces_of_prior = [trace for trace in traces if short_name(trace["prior"]) == prior]
+        if traces_of_prior:
+            rows_of_prior = [row for row in rows if short_name(row["prior"]) == prior]
+            drawn = png(draw_traces(traces_of_prior, rows_of_prior), few_colours=True)
+            yield f"traces-{prior}.png", f"Mean loss against evaluations; {prior}", "Of the first images", drawn
     for comparison in compare(store, rows):
         caption = f"Restored at lam = {comparison.lam:g}, where methods are best on average; below, the PSNR of each."
         yield f"{comparison.name}.png", comparison.title, caption, png(draw_comparison(comparison))
@@ -139,20 +145,20 @@ def _best_lam(numbers: dict[Key, Number]) -> dict[tuple[str, str, str], dict[str
 
 
 def references(numbers: dict[Key, Number]) -> Table:
-    """The methods that know no lam, beside the best mean over lam of those with the prior."""
+    """The methods that know no lam, and thus no prior, beside the best mean over lam and methods with each prior."""
+    best = {place: max(quality for quality, _ in here.values()) for place, here in _best_lam(numbers).items()}
+    priors = sorted({prior for _, prior, _ in best})
+    alone = {(k.task, k.split, k.method): n for k, n in numbers.items() if k.metric == "psnr" and k.lam == NO_LAM}
     body = []
-    for task, prior, split, _ in places(numbers):
-        for name, method in METHODS.items():
-            key = Key("psnr", task, prior, split, NO_LAM, name)
-            if not method.knows_lam and key in numbers:
-                found = [
-                    n
-                    for k, n in numbers.items()
-                    if (k.metric, k.task, k.prior, k.split) == ("psnr", task, prior, split) and k.lam != NO_LAM
-                ]
-                best = f"{max(n.mean for n in found):.2f}" if found else "-"
-                body.append([f"{task}, {prior}, {split}", method.title, numbers[key].text(2), best])
-    return ["where", "method", "PSNR, dB", "best with the prior, dB"], body
+    for task, split, name in (place for place in product(TASKS, SPLITS, METHODS) if place in alone):
+        number = alone[task, split, name]
+        with_prior = [best.get((task, prior, split), -math.inf) for prior in priors]
+        texts = [number.text(2), *(f"{quality:.2f}" if quality > -math.inf else "-" for quality in with_prior)]
+        highest = max([number.mean, *with_prior])
+        qualities = zip([number.mean, *with_prior], texts, strict=True)
+        cells = [Marked(text) if quality == highest else text for quality, text in qualities]
+        body.append([f"{task}, {split}", METHODS[name].title, *cells])
+    return ["where", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], body
 
 
 def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
