@@ -186,7 +186,8 @@ def test_curves_are_above_the_lowest_loss_of_each_lam():
     where = ("map_loss", "denoise", "tiny", "test")
     numbers = {Key(*where, lam, name): Number(loss, 0) for name, at in losses.items() for lam, loss in at.items()}
     # Those of another prior are on another sheet.
-    numbers[Key("map_loss", "denoise", "other", "test", 0.3, "aipo")] = Number(-1e9, 0)
+    for split in ("test", "ood"):
+        numbers[Key("map_loss", "denoise", "other", split, 0.3, "aipo")] = Number(-1e9, 0)
     (loss, _) = draw_curves(numbers, "tiny").axes
     assert [list(line.get_ydata()) for line in loss.lines] == [[1.0, 20.0], [40.0, 1.0]]
 
@@ -196,21 +197,21 @@ def test_traces_have_a_row_for_each_task_and_lam_and_a_column_for_each_split():
     aipo = [[1, 50.0, 900.0], [10, 5.0, 200.0]]
     traces = [
         {**about, "task": task, "split": split, "method": "aipo", "trace": aipo}
-        for task, split in (("inpaint", "test"), ("denoise", "ood"), ("denoise", "test"))
+        for task, split in (("inpaint", "ood"), ("denoise", "test"), ("ncs2000", "ood"))
     ]
     row = {"task": "denoise", "split": "test", "method": "path", "prior": "celeba64-tiny", "lam": 2.0}
     rows = [{**row, "image": 0, "evals": 65, "loss": 100.0}, {**row, "image": 1, "evals": 1, "loss": -1e9}]
     axes = draw_traces(traces, rows).axes
     places = [axis.get_title() for axis in axes if axis.get_visible()]
-    assert places[:4] == [
-        "denoise, test, lam 0.3",
-        "denoise, ood, lam 0.3",
-        "denoise, test, lam 2",
-        "denoise, ood, lam 2",
+    assert places == [
+        *("denoise, test, lam 0.3", "denoise, test, lam 2"),
+        *("ncs2000, ood, lam 0.3", "ncs2000, ood, lam 2"),
+        *("inpaint, ood, lam 0.3", "inpaint, ood, lam 2"),
     ]
-    assert places[4:] == ["inpaint, test, lam 0.3", "inpaint, test, lam 2"]
-    assert [list(line.get_ydata()) for line in axes[2].lines] == [[800.0, 100.0], [1.0]]
-    assert [list(line.get_ydata()) for line in axes[3].lines] == [[700.0, 1.0]]
+    assert len(axes) == 6 * 2
+    above = [[list(line.get_ydata()) for line in axis.lines] for axis in axes]
+    assert above[2] == [[800.0, 100.0], [1.0]]
+    assert above[11] == [[700.0, 1.0]]
 
 
 def test_the_report_has_the_figure_and_says_at_which_lam(store, tmp_path):
