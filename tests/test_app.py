@@ -496,4 +496,4 @@ class TestServer:
         monkeypatch.setitem(sys.modules, "gradio", None)
         result = CliRunner().invoke(app, ["app", "--no-browser"])
         assert result.exit_code == 2
-        assert result.stderr == "aipo: the app needs Gradio; install it with: pip install 'aipo[app]'\n"
+        assert result.stderr == "aipo: the app needs Gradio: pip install '.[app]' in the directory of AIPO\n"

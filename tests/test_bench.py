@@ -1,5 +1,6 @@
 """The benchmark: equal budgets, rows that do not depend on how the work is cut, resume."""
 
+import json
 import random
 import subprocess
 import sys
@@ -193,7 +194,7 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
         paths = {"path": SHORT_PATH, "path_long": LONG_PATH}
         assert row["evals"] <= paths.get(row["method"], allowed[row["split"], row["lam"]])
     numbers = aggregate(rows)
-    lines = " ".join(verdicts(numbers, rows))
+    lines = " ".join(verdicts(rows))
     assert "follow_path, 65 has a lower mean loss than AIPO in" in lines
     # With a Gaussian all methods should find the same minimum; the paper's constant step ends a little above it.
     for lam in (0.5, 1.0):
@@ -337,6 +338,7 @@ def test_the_command_line_reports_what_it_ran(finished):
         (["run", "--out", "x", "--method", "guess"], "unknown method guess"),
         (["run", "--out", "x", "--test", "nowhere"], "nowhere does not exist"),
         (["run", "--out", "x", "--lam", "0"], "lam must be positive"),
+        (["run", "--out", "x", "--fairface", "."], "the protocol paper has no such split"),
         pytest.param(
             ["run", "--out", "x", "--device", "cuda"],
             "there is no GPU here",
@@ -353,9 +355,18 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_what_is_named_twice_is_done_once(prior_file, tmp_path):
+    twice = ["--task", "denoise", "--method", "path", "--split", "test", "--prior", str(prior_file)]
+    result = CliRunner().invoke(
+        app, ["bench", "run", "--out", str(tmp_path), "--subset", "1", "--device", "cpu", "--json", *twice, *twice]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["total"] == json.loads(result.stdout)["written"] == 1
+
+
 def test_what_a_run_needs_is_asked_for_before_it_solves(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'aipo\[bench\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[bench\]'"):
         Store(tmp_path)
 
 
@@ -377,19 +388,37 @@ def test_a_killed_run_goes_on_to_the_same_rows(prior_file, pictures, tmp_path):
         words = [str(word) for pair in options.items() for word in pair]
         return [sys.executable, "-m", "aipo", "bench", "run", "--quiet", *words]
 
-    start = time.monotonic()
+    def written():
+        return {file: file.stat().st_mtime_ns for file in (tmp_path / "broken/rows").glob("*.parquet")}
+
     subprocess.run(command("unbroken"), check=True)
-    took = time.monotonic() - start
     clock = random.Random(1)
     for _ in range(3):
+        before = written()
         process = subprocess.Popen(command("broken"))
-        time.sleep(clock.uniform(0.4, 0.8) * took)
+        while process.poll() is None and written() == before:
+            time.sleep(0.005)
+        time.sleep(clock.uniform(0, 0.2))
         process.kill()
         process.wait()
+        assert before.items() <= written().items()
+    before = written()
     subprocess.run(command("broken"), check=True)
+    assert before
+    assert before.items() <= written().items()
     broken, unbroken = (without_clocks(Store(tmp_path / name).read_all()) for name in ("broken", "unbroken"))
     assert broken == unbroken
     assert len(broken) == 2 * 5 * 2
+
+
+def test_priors_of_two_sizes(prior_file, tmp_path):
+    flow = GaussianFlow((3, 12, 12), factor=0.2 * torch.eye(3 * 12 * 12))
+    other = tmp_path / "other.safetensors"
+    save_prior_files(flow, {"name": "other", "bits": 5, "data": "none", "licence": "none", "metrics": {}}, other)
+    plan = make_plan(prior_file, None, priors=(str(prior_file), str(other)), tasks=("denoise",), methods=("path",))
+    # Faces drawn from each prior have its own size.
+    plan = replace(plan, pictures={}, splits=("test",), subset=1)
+    assert run(plan, Store(tmp_path)).written == 2
 
 
 def test_every_protocol_names_known_things():

@@ -3,13 +3,15 @@
 import base64
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from PIL import Image
 
+from aipo.bench import summary
 from aipo.bench.figures import COLOURS, compare, draw_comparison, draw_curves, draw_traces, png
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.store import Cell, Setup, Store
@@ -23,9 +25,9 @@ SHOWN = SETUP.lambdas.index(1.0)
 QUALITY = {"aipo": (26.0, 25.0), "path": (20.0, 24.0), "path_long": (20.0, 25.5), "bm3d": (15.0,)}
 
 
-def keep(store, method, split, count, task="denoise", settings="now", sha256="now", rows=True):
+def keep(store, method, split, count, task="denoise", settings="now", sha256="now", pictures="now", rows=True):
     """Random pictures of a cell, and its rows; all images of a method are equally good."""
-    cell = Cell("celeba64-tiny", sha256, task, split, "pictures", method, settings, 0, count)
+    cell = Cell("celeba64-tiny", sha256, task, split, pictures, method, settings, 0, count)
     lambdas = METHODS[method].lambdas(SETUP.lambdas)
     arrays = {name: noise(f"{name} {split}", count) for name in ("truth", "observed")}
     arrays["restored"] = noise(cell.name(SETUP), len(lambdas), count)
@@ -152,6 +154,7 @@ def test_pictures_without_rows_are_not_shown(store):
     for other in ("before", "after"):
         keep(store, "path", "test", 1, settings=other, rows=False)
         keep(store, "path", "test", 1, sha256=other, rows=False)
+        keep(store, "path", "test", 1, pictures=other, rows=False)
     keep(store, "aipo", "test", 1, rows=False)
     comparison = comparison_of(store)
     assert comparison.methods == ["path"]
@@ -212,6 +215,27 @@ def test_traces_have_a_row_for_each_task_and_lam_and_a_column_for_each_split():
     above = [[list(line.get_ydata()) for line in axis.lines] for axis in axes]
     assert above[2] == [[800.0, 100.0], [1.0]]
     assert above[11] == [[700.0, 1.0]]
+
+
+def test_traces_of_other_settings_are_not_drawn(store, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(summary, "draw_traces", lambda traces, rows: drawn.extend(traces) or Figure())
+    keep(store, "aipo", "test", 1)
+    now = Cell("celeba64-tiny", "now", "denoise", "test", "now", "aipo", "now", 0, 1)
+    for cell in (now, *(replace(now, **{name: "other"}) for name in ("settings", "prior_sha256", "fingerprint"))):
+        store.write_trace(cell, SETUP, [[1, 5.0, 5.0]])
+    write_summary(tmp_path)
+    assert [trace["settings"] for trace in drawn] == ["now"]
+
+
+def test_of_several_chunks_the_largest_is_traced():
+    about = {"task": "denoise", "split": "test", "prior": "celeba64-tiny", "lambdas": [0.3], "method": "aipo"}
+    small, large = ({**about, "stop": stop, "trace": [[1, loss]]} for stop, loss in ((2, 30.0), (5, 50.0)))
+    row = {"task": "denoise", "split": "test", "method": "path", "prior": "celeba64-tiny", "lam": 0.3, "evals": 65}
+    rows = [{**row, "image": i, "loss": 10.0 * i} for i in range(9)]
+    for traces in ([small, large], [large, small]):
+        aipo, path = draw_traces(traces, rows).axes[0].lines
+        assert (list(aipo.get_ydata()), list(path.get_ydata())) == ([30.0], [1.0])
 
 
 def test_the_report_has_the_figure_and_says_at_which_lam(store, tmp_path):

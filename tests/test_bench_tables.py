@@ -1,5 +1,6 @@
 """Tables and verdicts of the benchmark, from rows made by hand."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -69,7 +70,7 @@ def make_rows(losses, prior="celeba64-glow"):
 
 def verdicts_of(losses):
     rows = make_rows(losses)
-    return verdicts(aggregate(rows), rows)
+    return verdicts(rows)
 
 
 def test_verdicts_count_cells_by_means_and_medians():
@@ -81,7 +82,7 @@ def test_verdicts_count_cells_by_means_and_medians():
     for row in rows:
         if (row["method"], row["lam"]) == ("zero_init", 0.6):
             row["status"] = "non finite"
-    lines = verdicts(aggregate(rows), rows)
+    lines = verdicts(rows)
     than = "has a lower mean loss than all three constant steps in"
     lost = "denoise glow test at lam 0.6; denoise realnvp test at lam 0.3"
     assert lines[0] == f"AIPO {than} 2 of 4 cells (glow 1/2, realnvp 1/2). Not in {lost}."
@@ -108,19 +109,19 @@ def test_verdicts_on_paths_count_cells_and_evaluations():
     lines = verdicts_of({"aipo": [(1,), (9,)], BUDGET: [(5,), (5,)], "path": [(4,), (6,)], "path_long": [(0,), (2,)]})
     than = "has a lower mean loss than"
     assert lines[:4] == [
-        f"follow_path, 65 {than} AIPO in 1 of 2 cells, with 5.0% to 5.0% of its evaluations (all lam together).",
-        f"follow_path, 65 {than} AIPO, steps as printed in 1 of 2 cells, with 5.0% to 5.0% of its evaluations "
-        "(all lam together).",
-        f"follow_path, 300 {than} AIPO in 2 of 2 cells, with 20.0% to 20.0% of its evaluations (all lam together).",
-        f"follow_path, 300 {than} AIPO, steps as printed in 2 of 2 cells, with 20.0% to 20.0% of its evaluations "
-        "(all lam together).",
+        f"follow_path, 65 {than} AIPO in 1 of 2 cells, with 5.0% to 5.0% of the evaluations of its separate solves.",
+        f"follow_path, 65 {than} AIPO, steps as printed in 1 of 2 cells, with 5.0% to 5.0% of the evaluations "
+        "of its separate solves.",
+        f"follow_path, 300 {than} AIPO in 2 of 2 cells, with 20.0% to 20.0% of the evaluations of its separate solves.",
+        f"follow_path, 300 {than} AIPO, steps as printed in 2 of 2 cells, with 20.0% to 20.0% of the evaluations "
+        "of its separate solves.",
     ]
 
 
 def test_shares_of_evaluations_are_of_the_images_that_both_solved():
     rows = make_rows({"aipo": [(1,), (1,)], "path": [(1, 1, 1), (1, 1, 1)]})
     rows += make_rows({"aipo": [(1,)], "path": [(1,), (1,)]}, "celeba64-realnvp")
-    assert "with 5.0% to 10.0% of its evaluations" in verdicts(aggregate(rows), rows)[0]
+    assert "with 5.0% to 10.0% of the evaluations" in verdicts(rows)[0]
 
 
 def test_verdicts_on_tuned_baselines():
@@ -161,7 +162,7 @@ def test_verdicts_say_whether_the_lowest_loss_is_the_best_picture():
     for row in rows:
         # The first method has the lowest loss everywhere; at the second lam it has the best picture too.
         row["psnr"] = 25.0 - names.index(row["method"]) if row["lam"] == 0.6 else 20.0 + names.index(row["method"])
-    assert "In 1 of them the method with the lowest mean loss" in " ".join(verdicts(aggregate(rows), rows))
+    assert "In 1 of them the method with the lowest mean loss" in " ".join(verdicts(rows))
 
 
 def test_each_method_at_its_best_lam():
@@ -207,6 +208,8 @@ def test_tables_say_how_many_images_they_are_of(methods, images, tmp_path):
     write_summary(tmp_path)
     tables = (tmp_path / "tables.md").read_text()
     assert re.findall(r"glow; test, (.*) images; PSNR", tables) == images
+    # ... and what their columns are.
+    assert ("path: follow_path, 65" in tables) == ("path" in methods)
 
 
 def test_the_best_of_a_row_is_bold():
@@ -224,23 +227,66 @@ def test_the_best_of_a_row_is_bold():
     assert [[isinstance(cell, Marked) for cell in line[1:3]] for line in body] == [[False, True], [True, False]]
 
 
-def test_a_report_refuses_two_versions_of_a_method():
-    row = {"setup": "s", "date": "2026-01-01", "prior": "p", "task": "denoise", "split": "test", "lam": 1.0, "image": 0}
-    old, new = ({**row, "method": "aipo", "settings": settings} for settings in ("old", "new"))
-    assert one_setup([new]) == [new]
-    with pytest.raises(InputError, match="aipo was measured with different settings"):
-        one_setup([old, new])
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("settings", "aipo was measured with different settings"),
+        ("prior_sha256", "p was measured with different weights"),
+        ("fingerprint", "p test was measured with different pictures"),
+    ],
+)
+def test_a_report_refuses_what_does_not_belong_together(column, message):
+    row = {"setup": "s", "date": "", "prior": "p", "task": "denoise", "split": "test", "lam": 1.0, "method": "aipo"}
+    row |= {"image": 0, "settings": "", "prior_sha256": "", "fingerprint": ""}
+    other = {**row, "image": 1, column: "other"}
+    assert one_setup([row, row]) == [row]
+    with pytest.raises(InputError, match=message):
+        one_setup([row, other])
+    # Another split has other pictures, and another prior other weights.
+    other |= {"fingerprint": {"prior": "q"}, "prior_sha256": {"prior": "q"}}.get(column, {"method": "path"})
+    assert len(one_setup([row, other])) == 2
+
+
+def test_rows_know_their_pictures(tmp_path):
+    store, cell = Store(tmp_path), Cell("p", "", "denoise", "test", "these", "path", "", 0, 1)
+    store.write(cell, Setup((0.3,), "exact", 0), [{"lam": 0.3, "image": 0}])
+    (row,) = store.read_all()
+    assert row["fingerprint"] == "these"
+
+
+def test_verdicts_compare_images_that_all_methods_have():
+    # The path is worse on the image that both solved, but the other method has two harder ones more.
+    rows = make_rows({"aipo": [(10, 500, 500)], "path": [(20,)]})
+    assert "in 0 of 1 cells" in verdicts(rows)[0]
+    # An image that one of them could not even begin is left out for both, and counted.
+    rows = make_rows({"aipo": [(10, 500)], "path": [(20, math.nan)]})
+    rows[-1]["status"] = "non finite"
+    lines = verdicts(rows)
+    assert "in 0 of 1 cells" in lines[0]
+    assert lines[-1].endswith("is counted: follow_path, 65: 1.")
+    # No image is shared: nothing to say.
+    rows = [
+        {**row, "image": row["image"] + (row["method"] == "path")}
+        for row in make_rows({"aipo": [(1,)], "path": [(2,)]})
+    ]
+    assert len(verdicts(rows)) == 1
+
+
+def test_an_image_without_a_loss_has_no_quality_either():
+    rows = make_rows({"aipo": [(10, math.nan)]})
+    rows[1]["psnr"] = 5.0
+    assert aggregate(rows)[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 20.0
 
 
 def test_verdicts_tell_the_papers_cells_from_the_others():
     rows = make_rows({"aipo": [(1,), (9,)], "path": [(4,), (6,), (6,), (6,)]}, "celeba64-tarflow")
     rows += make_rows({"aipo": [(9,)], "path": [(4,)]})
-    line = verdicts(aggregate(rows), rows)[0]
-    assert "in 2 of 3 cells (tarflow 1/2, glow 1/1), with 5.0% to 10.0% of its evaluations" in line
+    line = verdicts(rows)[0]
+    assert "in 2 of 3 cells (tarflow 1/2, glow 1/1), with 5.0% to 10.0% of the evaluations" in line
     assert line.endswith(" In the paper's cells: 1 of 1 cells, with 5.0% to 5.0%.")
     for row in rows[-2:]:
         row["split"] = "fairface"
-    assert "paper's" not in verdicts(aggregate(rows), rows)[0]
+    assert "paper's" not in verdicts(rows)[0]
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fair"])
@@ -253,7 +299,7 @@ def test_verdicts_say_which_method_has_the_best_pictures(protocol):
     for row in rows:
         best = {("path", 0.3): 25.0, ("aipo", 0.6): 24.0 if row["prior"] == "celeba64-glow" else 26.0}
         row["psnr"] = best.get((row["method"], row["lam"]), 20.0)
-    lines = verdicts(aggregate(rows), rows)
+    lines = verdicts(rows)
     (line,) = [line for line in lines if line.startswith("Highest mean PSNR")]
     assert line.endswith("in so many of 2 combinations of task, prior and split. follow_path, 65: 1; AIPO: 1.")
 
@@ -264,11 +310,11 @@ def test_verdicts_say_how_much_the_start_matters_to_a_decayed_step():
     # The three agree on another task.
     rows += [{**row, "task": "inpaint", "loss": 1.0} for row in make_rows(losses)]
     # At the third lam one of them is missing.
-    line = verdicts(aggregate(rows), rows)[0]
+    line = verdicts(rows)[0]
     assert line.endswith("are at most so many nats apart. glow: 3 at lam 0.3, 7 at lam 0.6; tarflow: 3 at lam 0.3.")
 
 
 def test_verdicts_count_the_solves_that_blew_up():
     rows = make_rows({"mle_init": [(1, 2e5), (1e6, 3)], "aipo": [(1, 2)], "zero_init": [(99_999, 2e5)]})
-    (line,) = [line for line in verdicts(aggregate(rows), rows) if line.startswith("Solves that end above 100,000")]
+    (line,) = [line for line in verdicts(rows) if line.startswith("Solves that end above 100,000")]
     assert line.endswith("their mean PSNR is 20.0 dB. MLE init, glow: 2 of 4; Zero init, glow: 1 of 2.")

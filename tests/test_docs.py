@@ -126,7 +126,7 @@ class Links(HTMLParser):
 def site(tmp_path_factory):
     """The site as `make docs` builds it."""
     if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None:
-        pytest.skip("pip install 'aipo[docs]'")
+        pytest.skip("the extra docs is not installed")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""The error for values that come from the user."""
+"""The error for values that come from the user, and what to do about a missing package."""
 
-__all__ = ["InputError"]
+__all__ = ["InputError", "how_to_install"]
 
 
 class InputError(ValueError):
@@ -15,3 +15,8 @@ class InputError(ValueError):
         Traceback (most recent call last):
         aipo.errors.InputError: sigma is -1.0; it must be finite and greater than 0
     """
+
+
+def how_to_install(extra: str) -> str:
+    """What brings the packages of an extra; AIPO is installed from its own directory."""
+    return f"pip install '.[{extra}]' in the directory of AIPO"

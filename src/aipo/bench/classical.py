@@ -1,6 +1,6 @@
 """Classical methods without a learnt prior, for reference: BM3D, total variation, biharmonic filling, sparse wavelets.
 
-They know no lam. BM3D and the two of scikit-image are optional dependencies (`pip install 'aipo[classical]'`); the
+They know no lam. BM3D and the two of scikit-image are optional dependencies (the extra `classical`); the
 weights of the others were chosen on validation faces, see `benchmarks/classical.py`.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aipo.bench.work import Work
-from aipo.errors import InputError
+from aipo.errors import InputError, how_to_install
 from aipo.flows.layers import haar, haar_inverse, opponent, opponent_inverse
 from aipo.operators import CompressedSensing
 
@@ -109,7 +109,7 @@ def _optional(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise InputError(f"this reference needs {package}: pip install 'aipo[classical]'") from None
+        raise InputError(f"this reference needs {package}: {how_to_install('classical')}") from None
 
 
 # Which of them is for which task.

@@ -97,14 +97,14 @@ def compare(store: Store, rows: list[dict[str, Any]]) -> list[Comparison]:
         solved[row["task"], row["prior"]].append(row)
     found = []
     for task, prior in sorted(kept, key=lambda place: (list(TASKS).index(place[0]), place[1])):
-        lam = _best_lam(solved[task, prior])
+        lam = _common_lam(solved[task, prior])
         columns = _columns(kept[task, prior], solved[task, prior], lam)
         if columns and lam != NO_LAM:
             found.append(Comparison(task, short_name(prior), lam, columns))
     return found
 
 
-def _best_lam(rows: list[dict[str, Any]]) -> float:
+def _common_lam(rows: list[dict[str, Any]]) -> float:
     """Where the restorations are best, so that none is shown at a weight that does not suit it; by medians, since a
     few solves that blow up decide a mean.
     """
@@ -119,7 +119,7 @@ def _columns(
     kept: list[tuple[dict[str, Any], dict[str, np.ndarray]]], rows: list[dict[str, Any]], lam: float
 ) -> list[Column]:
     # Pictures outlive their rows where a prior was trained or a method set anew: those are not shown.
-    names = ("split", "method", "settings", "prior_sha256")
+    names = ("split", "method", "settings", "prior_sha256", "fingerprint")
     psnr = {(*(row[name] for name in names), row["lam"], row["image"]): row["psnr"] for row in rows}
     columns: dict[tuple[str, int], Column] = {}
     for about, arrays in kept:
@@ -251,7 +251,9 @@ def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Fig
     figure, axes = _grid(product(dict.fromkeys(task for task, _ in shown), ends), [split for _, split in shown])
     for task, split in shown:
         here = [t for t in traces if (t["task"], t["split"]) == (task, split)]
-        solved = [r for r in rows if (r["task"], r["split"]) == (task, split) and r["image"] < here[0]["stop"]]
+        images = max(t["stop"] for t in here)
+        here = [t for t in here if t["stop"] == images]
+        solved = [r for r in rows if (r["task"], r["split"]) == (task, split) and r["image"] < images]
         for end in ends:
             lam = here[0]["lambdas"][end]
             curves = {t["method"]: ([p[0] for p in t["trace"]], [p[1:][end] for p in t["trace"]]) for t in here}

@@ -37,7 +37,7 @@ class Plan:
 
     Attributes:
         pictures: the user's own images, by split; splits that are not there have their default, or are left out.
-        chunk: images solved together. It changes no number but by rounding.
+        chunk: images solved together. It changes no number but by rounding, and the mean budget of L-BFGS.
         subset: only so many images of each split.
         minutes: begin nothing new after this time.
         trace: keep mean losses over evaluations of the first chunk of each split.
@@ -109,15 +109,16 @@ def run(plan: Plan, store: Store, report: Report = lambda tally, cell, share: No
     cells = [cell for job in jobs for cell in job.cells]
     tally = Tally(len(cells), sum(store.has(cell, plan.setup) for cell in cells))
     report(tally, "", 0.0)
-    operators: dict[str, Operator] = {}
+    operators: dict[tuple[str, tuple[int, ...]], Operator] = {}
     for job in jobs:
         missing = {cell for cell in job.cells if not store.has(cell, plan.setup)}
         if not missing:
             continue
-        if job.task not in operators:
+        kind = (job.task, job.prior.image_shape)
+        if kind not in operators:
             # One at a time: a matrix with its factors takes a gigabyte.
-            operators = {job.task: TASKS[job.task].make_operator(job.prior.image_shape)}
-        work = _prepare(plan, store, job, operators[job.task])
+            operators = {kind: TASKS[job.task].make_operator(job.prior.image_shape)}
+        work = _prepare(plan, store, job, operators[kind])
         for cells in _together(job.cells):
             if missing.isdisjoint(cells):
                 continue
@@ -198,16 +199,16 @@ def _pictures(plan: Plan, prior: Prior, split: str) -> Pictures | None:
 def _prepare(plan: Plan, store: Store, job: Job, operator: Operator) -> Work:
     truth = job.pictures.images[job.start : job.stop].to(plan.device)
     work = Work(
-        job.prior.to(plan.device),
-        TASKS[job.task],
-        operator,
-        truth,
-        tuple(range(job.start, job.stop)),
-        plan.lambdas,
-        plan.seed,
-        plan.precision,
-        {},
-        {} if plan.trace and job.start == 0 else None,
+        prior=job.prior.to(plan.device),
+        task=TASKS[job.task],
+        operator=operator,
+        truth=truth,
+        numbers=tuple(range(job.start, job.stop)),
+        lambdas=plan.lambdas,
+        seed=plan.seed,
+        precision=plan.precision,
+        evals={},
+        traces={} if plan.trace and job.start == 0 else None,
     )
     for cell in job.cells:
         if store.has(cell, plan.setup):

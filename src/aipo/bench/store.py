@@ -1,7 +1,8 @@
 """Results on disk: one row per image and lam, one parquet file for each chunk of images and method.
 
-A file's name says what it holds, and ends in a hash of every setting that its numbers depend on. So a finished chunk is
-recognised by its name alone, and a run with other settings never meets the rows of this one.
+A file's name says what it holds, and ends in a hash of the settings: the run's, the method's, the prior's weights and
+the pictures. So a finished chunk is recognised by its name alone, and a run with other settings never meets the rows of
+this one. What else numbers depend on, the tasks above all, is not to be changed without counting up `FORMAT`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from aipo.errors import InputError
+from aipo.errors import InputError, how_to_install
 from aipo.files import write_atomically
 
 __all__ = ["Cell", "Setup", "Store"]
@@ -121,7 +122,9 @@ class Store:
     def _read(self, file: Path) -> list[dict[str, Any]]:
         pa, pq = _pyarrow()
         try:
-            return pq.read_table(file).to_pylist()
+            table = pq.read_table(file)
+            pictures = json.loads(table.schema.metadata[b"cell"])["fingerprint"]
+            return [{**row, "fingerprint": pictures} for row in table.to_pylist()]
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{file}: not a readable result ({error}); delete it to have it measured again") from None
 
@@ -138,5 +141,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise InputError("the benchmark stores its results with pyarrow: pip install 'aipo[bench]'") from None
+        raise InputError(f"the benchmark stores its results with pyarrow: {how_to_install('bench')}") from None
     return pyarrow, pyarrow.parquet

@@ -38,6 +38,8 @@ READINGS = ("aipo", BUDGET)
 CONSTANT_STEPS = ("mle_init", "random_init", "zero_init")
 TUNED = ("adam_mle", "adam_random", "adam_zero", "lbfgs")
 MOST_NAMED = 8
+# What a trace and the rows of the same solves have in common.
+IDENTITY = ("task", "prior", "split", "method", "settings", "prior_sha256", "fingerprint")
 BLOWN_UP = 100_000  # such a loss is far from that of any picture
 
 Table = tuple[list[str], list[list[str]]]
@@ -52,10 +54,12 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     """
     rows = one_setup(Store(folder).read_all(), setup)
     numbers = aggregate(rows)
-    findings = verdicts(numbers, rows)
+    findings = verdicts(rows)
     tables = _tables(numbers, beside_paper)
     brackets = "; the paper's numbers in brackets" if beside_paper else ""
-    intro = f"Mean and standard error over images, the best of each row in bold{brackets}."
+    present = {key.method for key in numbers}
+    columns = "; ".join(f"{name}: {method.title}" for name, method in METHODS.items() if name in present)
+    intro = f"Mean and standard error over images, the best of each row in bold{brackets}. {columns}."
     markdown = ["# Results\n", f"{intro}\n"]
     markdown += [*(f"- {line}" for line in findings), ""]
     markdown += [f"## {caption}\n\n{to_markdown(*table)}" for caption, table in tables.items()]
@@ -101,7 +105,8 @@ def _figures(
     store: Store, numbers: dict[Key, Number], rows: list[dict[str, Any]]
 ) -> Iterator[tuple[str, str, str, bytes]]:
     """The name of the file, a heading, a caption and the drawing."""
-    traces = store.read_traces(rows[0]["setup"])
+    solved = {tuple(row[name] for name in IDENTITY) for row in rows}
+    traces = [t for t in store.read_traces(rows[0]["setup"]) if tuple(t[name] for name in IDENTITY) in solved]
     for prior in sorted({key.prior for key in numbers if key.lam != NO_LAM}):
         drawn = png(draw_curves(numbers, prior), few_colours=True)
         yield f"curves-{prior}.png", f"Mean loss and PSNR against lam; {prior}", "By task and split", drawn
@@ -111,7 +116,7 @@ def _figures(
             drawn = png(draw_traces(traces_of_prior, rows_of_prior), few_colours=True)
             yield f"traces-{prior}.png", f"Mean loss against evaluations; {prior}", "Of the first images", drawn
     for comparison in compare(store, rows):
-        caption = f"Restored at lam = {comparison.lam:g}, where methods are best on average; below, the PSNR of each."
+        caption = f"Restored at lam = {comparison.lam:g}, where the median of all is best; below, the PSNR of each."
         yield f"{comparison.name}.png", comparison.title, caption, png(draw_comparison(comparison))
 
 
@@ -161,21 +166,34 @@ def references(numbers: dict[Key, Number]) -> Table:
     return ["where", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], body
 
 
-def verdicts(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> list[str]:
+def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     """What of the paper's claim holds here, and what of it against tuned baselines and the path, counted."""
+    shared = _shared_images(rows)
+    numbers = aggregate(shared)
     means, medians = (_by_cell(numbers, "map_loss", statistic) for statistic in ("mean", "median"))
     failed = Counter(METHODS[r["method"]].title for r in rows if r["status"] not in ("done", "max evaluations"))
     return [
         *_against_constant_steps(means, medians),
-        *_paths_against_aipo(means, rows),
+        *_paths_against_aipo(means, shared),
         *_against_tuned(means),
         *_lowest_of_all(means, _by_cell(numbers, "psnr", "mean")),
         *_best_pictures(numbers),
         *_starts(means),
-        *_evaluations(rows),
+        *_evaluations(shared),
         *_blown_up(rows),
         f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {_tally(failed)}.",
     ]
+
+
+def _shared_images(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of images that every method of their task, prior and split has a loss for, so that like meets like."""
+    solved: dict[tuple[str, ...], dict[tuple[str, float], set[int]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        by_solve = solved[row["task"], row["prior"], row["split"]][row["method"], row["lam"]]
+        if math.isfinite(row["loss"]) or row["lam"] == NO_LAM:
+            by_solve.add(row["image"])
+    shared = {place: set.intersection(*by_solve.values()) for place, by_solve in solved.items()}
+    return [row for row in rows if row["image"] in shared[row["task"], row["prior"], row["split"]]]
 
 
 def _by_cell(numbers: dict[Key, Number], metric: str, statistic: str) -> Values:
@@ -230,7 +248,7 @@ def _paths_against_aipo(means: Values, rows: list[dict[str, Any]]) -> list[str]:
             if not contest.met:
                 continue
             line = f"{METHODS[path].title} has a lower mean loss than {METHODS[reading].title} in {contest}, with "
-            line += f"{_shares(rows, path, reading)} of its evaluations (all lam together)."
+            line += f"{_shares(rows, path, reading)} of the evaluations of its separate solves."
             within = _contest(papers_means, path, [reading])
             if within.met and within.met != contest.met:
                 line += f" In the paper's cells: {within}, with {_shares(papers_rows, path, reading)}."

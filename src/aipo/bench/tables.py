@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aipo.bench.methods import METHODS
+from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.protocol import TASKS
 from aipo.errors import InputError
 from aipo.report import Marked
@@ -50,7 +50,7 @@ class Number:
 
 
 def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict[str, Any]]:
-    """The rows of one setup, each image once; where chunks overlap, of the one that was measured last."""
+    """The rows of one setup, each image once, though chunks may overlap; refused if they do not belong together."""
     setups = sorted({row["setup"] for row in rows})
     if setup is None and len(setups) > 1:
         raise InputError(f"these results have different settings; choose one with --setup: {', '.join(setups)}")
@@ -58,10 +58,15 @@ def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict
     if chosen not in setups:
         raise InputError(f"no results have the setup {chosen}; there are {', '.join(setups)}")
     rows = [row for row in rows if row["setup"] == chosen]
-    versions: dict[str, str] = {}
+    seen: dict[tuple[str, ...], str] = {}
     for row in rows:
-        if versions.setdefault(row["method"], row["settings"]) != row["settings"]:
-            raise InputError(f"{row['method']} was measured with different settings here; move one set of rows away")
+        for what, version, kind in (
+            ((row["method"],), "settings", "settings"),
+            ((row["prior"],), "prior_sha256", "weights"),
+            ((row["prior"], row["split"]), "fingerprint", "pictures"),
+        ):
+            if seen.setdefault((kind, *what), row[version]) != row[version]:
+                raise InputError(f"{' '.join(what)} was measured with different {kind} here; move one set of rows away")
     unique: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["date"]):
         unique[tuple(row[k] for k in ("prior", "task", "split", "method", "lam", "image"))] = row
@@ -74,11 +79,15 @@ def short_name(prior: str) -> str:
 
 
 def aggregate(rows: Iterable[dict[str, Any]]) -> dict[Key, Number]:
-    """Mean, standard error and median over images; those whose loss is not finite are left out, and not counted."""
+    """Mean, standard error and median over images; those whose loss is not finite are left out, and not counted.
+
+    Methods that know no lam have no loss, only pictures.
+    """
     values: dict[Key, list[float]] = defaultdict(list)
     for row in rows:
+        failed = row["lam"] != NO_LAM and not math.isfinite(row["loss"])
         for metric, column in zip(METRICS, ("loss", "psnr"), strict=True):
-            if math.isfinite(row[column]):
+            if not failed and math.isfinite(row[column]):
                 prior = short_name(row["prior"])
                 values[Key(metric, row["task"], prior, row["split"], row["lam"], row["method"])].append(row[column])
     return {key: _number(found) for key, found in values.items()}

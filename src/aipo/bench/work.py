@@ -30,8 +30,8 @@ class Work:
         numbers: of the images in their split.
         lambdas: the weights at which every image is to be solved.
         evals: what the methods that ran before have spent, by name: (L, B).
-        traces: if not None, mean losses along the way by method: [evaluations, loss at each lam], for solves of
-            `repeated`.
+        traces: if not None, mean losses along the way by method: [evaluations, loss at each lam], of solves that
+            `watch` is told of.
         progress: hears which share of a solve is done.
     """
 
@@ -107,7 +107,7 @@ class Work:
 
         def look(state: State) -> None:
             self.progress(share(state).double().mean().item())
-            if self.traces is None or state.D.isnan().any():
+            if self.traces is None or state.D.isnan().all():
                 return
             evals, losses = before + mean(state.evals).mean(1), mean(state.D + lam * state.P)
             for method, at, loss in zip(methods, evals.tolist(), losses.tolist(), strict=True):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from aipo.cli.common import JsonOption, QuietOption, one_of
+from aipo.errors import InputError, how_to_install
 from aipo.terminal import BenchBar, print_json, print_line
 
 __all__ = ["bench_app"]
@@ -69,17 +70,22 @@ def bench_run(
 
     chosen = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)]
     given = {name: path for name, path in (("test", test), ("ood", ood), ("fairface", fairface)) if path}
-    priors = tuple(prior or chosen.priors)
+    for name in given:
+        if name not in chosen.splits:
+            raise InputError(f"--{name} is given, but the protocol {chosen.name} has no such split: see --protocol")
+    priors = tuple(dict.fromkeys(prior or chosen.priors))
     absent = [name for name in chosen.methods if not METHODS[name].available] if not method else []
     if absent and not (as_json or quiet):
-        print_line(f"Left out for want of a package: {', '.join(absent)}; pip install 'aipo[classical]' brings them.")
+        print_line(f"Left out for want of a package: {', '.join(absent)}: {how_to_install('classical')}.")
     size = load_prior(priors[0]).image_shape[1]
     plan = Plan(
         pictures={name: read_pictures(path, size, mosaics) for name, path in given.items()},
         priors=priors,
-        tasks=tuple(one_of("task", name, TASKS) for name in task or TASKS),
-        methods=tuple(one_of("method", name, METHODS) for name in method or chosen.methods if name not in absent),
-        splits=tuple(one_of("split", name, chosen.splits) for name in split or chosen.splits),
+        tasks=tuple(one_of("task", name, TASKS) for name in dict.fromkeys(task or TASKS)),
+        methods=tuple(
+            one_of("method", name, METHODS) for name in dict.fromkeys(method or chosen.methods) if name not in absent
+        ),
+        splits=tuple(one_of("split", name, chosen.splits) for name in dict.fromkeys(split or chosen.splits)),
         lambdas=tuple(sorted(set(lam or LAMBDAS))),
         precision=one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

@@ -83,7 +83,7 @@ def restore(
         SolverName,
         typer.Option(
             help="path: all weights in at most 120 gradient evaluations. The others need a number for --lam. "
-            "quick: the published algorithm, shortened to 150. paper: its own settings, 500 to 3,000. "
+            "quick: the published algorithm, shortened to 150. paper: its own settings, 500 to 1,600. "
             "decayed: plain Adam, 251."
         ),
     ] = SolverName.path,

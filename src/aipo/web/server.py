@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from aipo.errors import InputError
+from aipo.errors import InputError, how_to_install
 from aipo.web.upload import MAX_BYTES
 
 __all__ = ["check_installed", "make_app", "open_socket", "serve"]
@@ -68,9 +68,9 @@ def check_installed() -> None:
     try:
         import gradio
     except ImportError:
-        raise InputError("the app needs Gradio; install it with: pip install 'aipo[app]'") from None
+        raise InputError(f"the app needs Gradio: {how_to_install('app')}") from None
     if not hasattr(gradio, "State") or int(gradio.__version__.split(".")[0]) < 6:
-        raise InputError(f"the app needs Gradio 6, not {gradio.__version__}; pip install --upgrade 'aipo[app]'")
+        raise InputError(f"the app needs Gradio 6, not {gradio.__version__}: {how_to_install('app')}")
 
 
 class Guard:
