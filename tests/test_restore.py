@@ -1,6 +1,7 @@
 """`aipo restore` on files: what is written, that it can be repeated, and that a failure stays with its picture."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from aipo.cli import app
 from aipo.flows import RealNVP
 from aipo.images import open_picture, png_bytes, read_image, write_image
 from aipo.prior import load_prior_files, save_prior_files
+from aipo.restore import SOLVERS, Settings, prepare, run
+from aipo.restoring.inputs import Reader
+from aipo.solvers import Amortized, FixedLambda, FollowPath
 
 SHAPE = (3, 64, 64)
 
@@ -233,6 +237,89 @@ def test_a_failure_stays_with_its_picture(tmp_path):
     assert "Not restored: non finite" in page
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_cannot_be_solved_stays_with_its_picture(tmp_path, prior, order):
+    """A single measurement cannot be held out, and is only found to be too few by the rule."""
+    operator = aipo.operators.CompressedSensing(SHAPE, 100, seed=5)
+    one, many = tmp_path / "one.npy", tmp_path / "many.npy"
+    np.save(one, np.ones(1))
+    np.save(many, operator.A(aipo.samples.load("cat")[None])[0].numpy())
+    options = ["--task=sense", "--seed=5", "--lam=held-out", f"--prior={prior}", f"--out={tmp_path / 'out'}", "--json"]
+    outcome = restore(*[one, many][::order], *options)
+    assert outcome.exit_code == 1
+    document = json.loads(outcome.stdout)
+    assert [(record["picture"], record["status"]) for record in document["pictures"]] == [(str(many), "done")]
+    (failed,) = document["failed"]
+    assert failed["picture"] == str(one)
+    assert failed["error"].startswith(f"{one}: CompressedSensing")
+    assert "too few measurements" in failed["error"]
+    assert outcome.stderr == f"aipo: {failed['error']}\n"
+    assert "too few measurements" in (tmp_path / "out" / "report.html").read_text()
+
+
+class Recorder:
+    """Keeps how far a run was, in pictures."""
+
+    def __init__(self):
+        self.shares = []
+
+    def begin(self, total): ...
+
+    def reached(self, pictures):
+        self.shares.append(pictures)
+
+    def say(self, text): ...
+
+
+def test_of_pictures_solved_together_only_the_bad_one_fails(tmp_path, prior, pictures, monkeypatch):
+    import aipo.restore
+
+    bad, solve = read_image(pictures[0]), aipo.restore._solve
+
+    def refuse(problem, *others):
+        if any(torch.equal(y, bad) for y in problem.y):
+            raise aipo.InputError("the astronaut cannot be solved")
+        return solve(problem, *others)
+
+    monkeypatch.setattr(aipo.restore, "_solve", refuse)
+    third = tmp_path / "third.png"
+    third.write_bytes(pictures[1].read_bytes())
+    settings = Settings("denoise", str(prior), sigma=0.1, lam=0.1)
+    watcher = Recorder()
+    outcome = run(prepare([*pictures, third], tmp_path / "out", settings), watcher)
+    assert outcome.failed == [(pictures[0], f"{pictures[0]}: the astronaut cannot be solved")]
+    assert [(r["picture"], r["status"], r["batch"]) for r in outcome.records] == [
+        (str(path), "done", 1) for path in (pictures[1], third)
+    ]
+    assert watcher.shares == sorted(watcher.shares)
+    assert watcher.shares[-1] == 3
+
+
+# Those of `SOLVERS`, but short, and with increments of lam that are never larger than their budget assumes.
+SHORT = {
+    "path": FollowPath((0.1,), evals=12, tolerance=0.0),
+    "quick": replace(Amortized.quick(), mle_iterations=5, last_K=10, r=1e-6),
+    "paper": Amortized(K=2, mle_iterations=10, delta_min_share=1 / 8, r=1e-6),
+    "decayed": FixedLambda.decayed(steps=12),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_progress_rises_to_the_end(tmp_path, prior, pictures, monkeypatch, solver):
+    monkeypatch.setitem(SOLVERS, solver, lambda lam: SHORT[solver])
+    mask = tmp_path / "mask.png"
+    write_image(mask, (torch.arange(64).expand(1, 64, 64) % 4 > 0).float())
+    settings = Settings("inpaint", str(prior), mask=mask, lam=0.1, solver=solver)
+    watcher = Recorder()
+    run(prepare(pictures[:1], tmp_path / "out", settings), watcher)
+    *solving, end = watcher.shares
+    assert solving == sorted(solving)
+    assert end == 1
+    assert 0.8 < solving[-1] <= 1
+    # The evaluations of the start are spent before the solver first reports, and belong to the work.
+    assert (solving[0] > 0) == (solver in ("quick", "paper"))
+
+
 # --- tasks ---
 
 
@@ -364,6 +451,48 @@ def test_only_what_was_missing_is_put_back(tmp_path, prior, photo):
     changed[112:122, 196:212] = False
     assert not changed.any()
     assert "what is missing elsewhere in the picture is left as it is" in record["notes"]
+
+
+@pytest.mark.parametrize("task", ["denoise", "inpaint", "colorize"])
+def test_what_lies_beyond_the_border_is_missing(tmp_path, prior, photo, task):
+    """Of a face that is cut at the border only what the picture shows counts as observed, whatever the task."""
+    photos = [tmp_path / "one.png", tmp_path / "two.png"]
+    for path in photos:
+        Image.fromarray(photo[:, 205:]).save(path)
+    mask = tmp_path / "mask.png"
+    write_image(mask, torch.ones(1, *photo[:, 205:].shape[:2]))
+    options = {"mask": mask} if task == "inpaint" else {}
+    reader = Reader(Settings(task, str(prior), sigma=0.1, fit="align", **options))
+    item, other = map(reader.read, photos)
+    inside = item.window.inside(read_image(photos[0], (3, *photo[:, 205:].shape[:2])))
+    assert 0.5 < inside.float().mean() < 0.9
+    y = torch.ones(1, *item.operator.measurement_shape)
+    assert torch.equal(item.operator.restrict(y)[0], inside.float().expand_as(y[0]))
+    assert item.operator.num_measurements == inside.expand_as(y[0]).sum()
+    assert ((item.view - 0.5).abs().amax(0) == 0)[~inside[0]].all()
+    assert item.view.shape == SHAPE
+    assert f"{1 - inside.float().mean():.0%} of what is restored lies beyond the border of the picture" in item.notes
+    assert other.operator is item.operator  # so that they are solved together
+
+
+@pytest.mark.parametrize("solver", ["path", "quick"])
+def test_a_cut_face_is_colorized(tmp_path, prior, photo, solver):
+    Image.fromarray(photo[:, 205:]).save(tmp_path / "photo.png")
+    options = ["--task=colorize", "--fit=align", f"--solver={solver}"]
+    (record,) = quickly(prior, tmp_path / "out", tmp_path / "photo.png", *options)
+    grey, face = read_strip(record)[0], read_image(record["face"])[None]
+    shown = (grey - 0.5).abs().amax(0) > 0.01  # 0.5 is where nothing is observed
+    assert (~shown).float().mean() > 0.2
+    error = aipo.operators.Grayscale(SHAPE).A(face)[0, 0] - grey[0]
+    assert error[shown].square().mean().sqrt() < 0.05
+
+
+@pytest.mark.parametrize("task", ["denoise", "colorize"])
+def test_a_scaled_picture_is_observed_up_to_its_edges(tmp_path, prior, task):
+    write_image(tmp_path / "a.png", torch.rand(3, 100, 100))
+    item = Reader(Settings(task, str(prior), sigma=0.1, fit="resize")).read(tmp_path / "a.png")
+    assert item.operator.num_measurements == item.y.numel()
+    assert not any("beyond" in note for note in item.notes)
 
 
 def test_a_given_sigma_is_that_of_the_picture_as_it_is(tmp_path, prior):

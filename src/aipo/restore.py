@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -83,7 +83,7 @@ class Outcome:
 
     Attributes:
         records: those in the JSON files, of all pictures that could be read, also those of an earlier run.
-        failed: pictures and folders that could not be read, and why, in a line that names them.
+        failed: pictures and folders that could not be used, and why, in a line that names them.
         resumed: how many of the records an equal run before this one has written.
         seconds: what this run took.
     """
@@ -137,7 +137,7 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None) -> Outcome:
             finished = 0
             for group in _measured_alike(items):
                 base = first + len(left[first : first + CHUNK]) - len(items) + finished
-                for record in _restore(group, job, watcher, base):
+                for record in _restore(group, job, watcher, base, outcome):
                     known[Path(record["picture"])] = record
                 finished += len(group)
             watcher.reached(min(first + CHUNK, len(left)))
@@ -172,17 +172,24 @@ def _measured_alike(items: Sequence[Item]) -> list[list[Item]]:
     return list(groups.values())
 
 
-def _restore(items: Sequence[Item], job: Job, watcher: Watcher, base: int) -> list[dict[str, Any]]:
-    """Solve pictures that were measured alike together, write their files, and return their records."""
+def _restore(
+    items: Sequence[Item], job: Job, watcher: Watcher, base: int, outcome: Outcome
+) -> Iterator[dict[str, Any]]:
+    """Solve pictures that were measured alike together, write their files, and yield their records."""
     start = time.perf_counter()
-    sigmas = {item.sigma for item in items}
-    noise = Gaussian(sigmas.pop() if len(sigmas) == 1 else torch.tensor([item.sigma for item in items]))
-    problem = MapProblem(job.settings.loaded, items[0].operator, noise, torch.stack([item.y for item in items]))
-    watcher.say(f"solving {len(items)} together: {problem.operator!r}, {problem.prior.name}")
-    result, choice = _solve(problem, job.settings, lambda share: watcher.reached(base + share * len(items)))
+    try:
+        problem = _problem(items, job.settings)
+        watcher.say(f"solving {len(items)} together: {problem.operator!r}, {problem.prior.name}")
+        result, choice = _solve(problem, job.settings, lambda share: watcher.reached(base + share * len(items)))
+    except InputError as error:
+        if len(items) == 1:
+            outcome.failed.append((items[0].path, f"{items[0].path}: {error}"))
+            return
+        for i, item in enumerate(items):  # perhaps not all of them are to blame
+            yield from _restore([item], job, watcher, base + i, outcome)
+        return
     seconds = round(time.perf_counter() - start, 3)
     paths = path_numbers(problem, choice.path) if choice else [[]] * len(items)
-    records = []
     for i, (item, values) in enumerate(zip(items, numbers(problem, result), strict=True)):
         target = choice.target[i].item() if choice else math.nan
         along = [(p["lam"], p["chi2"], x) for p, x in zip(paths[i], choice.path.x[i], strict=False)] if choice else []
@@ -207,11 +214,17 @@ def _restore(items: Sequence[Item], job: Job, watcher: Watcher, base: int) -> li
         pictures = {"strip": strip}
         if values["status"] == "done":
             pictures |= _restored(item, result.x[i], job.settings)
-        records.append(Outputs(item.path, job.out).write(pictures, record))
+        record = Outputs(item.path, job.out).write(pictures, record)
         watcher.say(
             f"{item.path}: {values['status']}, lam {rounded(values['lam'], 3)}, {values['evaluations']} evaluations"
         )
-    return records
+        yield record
+
+
+def _problem(items: Sequence[Item], settings: Settings) -> MapProblem:
+    sigmas = {item.sigma for item in items}
+    noise = Gaussian(sigmas.pop() if len(sigmas) == 1 else torch.tensor([item.sigma for item in items]))
+    return MapProblem(settings.loaded, items[0].operator, noise, torch.stack([item.y for item in items]))
 
 
 def _solve(problem: MapProblem, settings: Settings, share: Callable[[float], None]) -> tuple[Result, Choice | None]:
@@ -221,15 +234,15 @@ def _solve(problem: MapProblem, settings: Settings, share: Callable[[float], Non
         choice = choose_lambda(problem, cast(Rule, settings.lam), callback=follow)
         return choice.result, choice
     solver = SOLVERS[settings.solver](settings.lam)
-    result: Result | LamPath = solver.solve(problem, settings.lam, callback=_Share(share, None, solver.budget))
+    result: Result | LamPath = solver.solve(problem, settings.lam, callback=_Share(share, solver.budget))
     return (result.at(settings.lam) if isinstance(result, LamPath) else result), None
 
 
 class _Share:
     """Turns the states that a solver reports into the share of the work that is done."""
 
-    def __init__(self, share: Callable[[float], None], total: int | None, budget: Callable[[Any], int] | None = None):
-        self.share, self.total, self.budget = share, total, budget
+    def __init__(self, share: Callable[[float], None], total: int | Callable[[Any], int]):
+        self.share, self.total = share, total
         self.before, self.last = 0.0, 0.0
 
     def __call__(self, state: Any) -> None:
@@ -237,8 +250,10 @@ class _Share:
         if spent < self.last:  # another path has begun
             self.before += self.last
         self.last = spent
-        total = self.total or spent + (self.budget(state) if self.budget else 0)
-        self.share(min(1.0, (self.before + spent) / max(total, 1)))
+        if callable(self.total):
+            # The budget is that of the whole solve, beginning where it is first seen.
+            self.total = max(1, round(spent) + self.total(state))
+        self.share(min(1.0, (self.before + spent) / self.total))
 
 
 def _strip(

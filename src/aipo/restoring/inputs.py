@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from aipo.align import Window, lay_window
 from aipo.errors import InputError
 from aipo.images import SUFFIXES, Opened, color_mask, open_picture, read_numbers
 from aipo.operators import Grayscale, Inpainting, LinearOperator
+from aipo.operators.kept import keep
 from aipo.restoring.settings import Settings
 from aipo.sigma import estimate_sigma
 from aipo.tasks import FACTORS
@@ -152,7 +154,10 @@ class Reader:
         x, shown, gain = opened.x, None, 1.0
         if window:
             gain = window.noise_gain(opened.x)
-            x, shown = window.cut(opened.x), window.inside(opened.x).float()
+            x = window.cut(opened.x)
+        # The other windows lie in the picture, though at its very edge their kernel may reach a little beyond.
+        if window and self.settings.fit == "align":
+            shown = window.inside(opened.x).float()
             if not shown.any():
                 raise InputError("the face lies beyond the border of the picture; crop it by hand")
         observed = None
@@ -227,12 +232,12 @@ class Reader:
                 if (x != x[:1]).any():
                     notes = (*notes, "in colour: only its brightness is used")
                 x = Grayscale(self.shape).A(x[None])[0]
+        else:
+            if len(x) == 1:
+                notes = (*notes, "grey: taken as R = G = B")
+            x = x.expand(3, -1, -1).contiguous()
+        if mask is None and (shown is None or shown.all()):
             return self._item(path, x, self._operator(), x.expand(3, -1, -1), notes)
-        if len(x) == 1:
-            notes = (*notes, "grey: taken as R = G = B")
-        x = x.expand(3, -1, -1).contiguous()
-        if self.settings.task == "deblur" or (mask is None and (shown is None or shown.all())):
-            return self._item(path, x, self._operator(), x, notes)
         # What lies beyond the picture is missing, whatever the task.
         observed = torch.ones(1, *self.shape[1:]) if mask is None else mask
         if shown is not None and not shown.all():
@@ -240,13 +245,16 @@ class Reader:
             notes = (*notes, f"{1 - shown.mean():.0%} of what is restored lies beyond the border of the picture")
         if not observed.any():
             raise InputError("nothing is observed where it is to be restored; check the mask")
-        operator = self._masked(observed)
-        return self._item(path, x, operator, torch.where(observed > 0, x, 0.5), notes)
+        view = torch.where(observed > 0, x, 0.5).expand(3, -1, -1)
+        return self._item(path, x, self._masked(observed), view, notes)
 
     def _masked(self, observed: Tensor) -> LinearOperator:
         key = observed.to(torch.bool).numpy().tobytes()
         if key not in self._operators:
-            self._operators[key] = Inpainting(observed, self.shape)
+            if self.settings.task == "colorize":
+                self._operators[key] = cast(LinearOperator, keep(self._operator(), observed))
+            else:
+                self._operators[key] = Inpainting(observed, self.shape)
         return self._operators[key]
 
 
