@@ -21,6 +21,7 @@ from aipo.solvers.path import automatic_grid
 from linear_gaussian import OPERATORS, SHAPE, Vignette, known_problem
 from small_problem import SHAPE as FLOW_SHAPE
 from small_problem import build_flow, make_problem
+from test_solvers import Cliff
 
 N = 192  # values of an image of FLOW_SHAPE
 
@@ -85,6 +86,25 @@ class TestAutomaticPath:
         alone = aipo.follow_path(problem.take(torch.tensor([1])), evals=60)
         own = path.lam[1][path.lam[1].isfinite()]
         torch.testing.assert_close(alone.lam[0], own)
+
+    def test_an_image_does_not_depend_on_a_neighbour_with_other_noise(self, flow):
+        """The less noise, the lower a path has to start; the other images of the batch must not start there too."""
+        problem = make_problem(flow, batch=2, operator=operators.Denoising(FLOW_SHAPE))
+        problem = aipo.MapProblem(flow, problem.operator, aipo.Gaussian(torch.tensor([0.02, 0.3])), problem.y)
+        together = aipo.choose_lambda(problem, evals=80)
+        starts = []
+        for i in range(2):
+            one = problem.take(torch.tensor([i]))
+            alone = aipo.choose_lambda(one, evals=80)
+            starts.append(automatic_grid(one)[0])
+            own = together.path.lam[i].isfinite()
+            torch.testing.assert_close(together.path.lam[i, own], alone.path.lam[0])
+            torch.testing.assert_close(together.path.evals[i, own], alone.path.evals[0])
+            torch.testing.assert_close(together.path.x[i, own], alone.path.x[0], atol=1e-3, rtol=0)
+            torch.testing.assert_close(together.lam[i], alone.lam[0], rtol=1e-3, atol=0)
+            torch.testing.assert_close(together.result.x[i], alone.result.x[0], atol=1e-3, rtol=0)
+        assert starts[0] < starts[1]
+        torch.testing.assert_close(together.path.lam[:, 0], torch.tensor(starts))
 
     def test_short_steps_where_x_moves_most(self):
         """Of white images x*(lam) is known: it moves fastest, per unit of log lam, where lam = spread^2 / sigma^2."""
@@ -181,16 +201,35 @@ class TestRules:
         with pytest.raises(InputError):
             aipo.choose_lambda(make_problem(flow), **arguments)
 
-    def test_one_image_failing_alone(self, flow):
+    @pytest.mark.parametrize("bad", [0, 1])
+    @pytest.mark.parametrize("rule", ["discrepancy", "sure", "held-out", "l-curve", "fixed"])
+    def test_one_image_failing_alone(self, flow, rule, bad):
         problem = make_problem(flow)
         x0 = aipo.initial.gaussian(problem)
-        x0[1] = torch.nan
+        x0[bad] = torch.nan
         path = aipo.follow_path(problem, GRID, evals=40, x0=x0)
-        choice = aipo.choose_lambda(problem, path=path)
-        assert choice.result.status == ["done", "non finite", "done"]
-        assert choice.result.x[1].isnan().all()
-        assert choice.lam[1].isnan()
-        assert choice.result.x[[0, 2]].isfinite().all()
+        choice = aipo.choose_lambda(problem, rule, lam=1.0 if rule == "fixed" else None, path=path, evals=40)
+        assert choice.path is path  # still the one grid that "sure" needs
+        good = [i for i in range(3) if i != bad]
+        assert [choice.result.status[i] for i in (bad, *good)] == ["non finite", "done", "done"]
+        assert choice.result.x[bad].isnan().all()
+        assert choice.lam[bad].isnan()
+        assert choice.result.x[good].isfinite().all()
+        assert choice.lam[good].isfinite().all()
+
+    @pytest.mark.parametrize("bad", [0, 1])
+    @pytest.mark.parametrize("rule", ["discrepancy", "sure", "held-out", "l-curve"])
+    def test_one_image_failing_on_its_own_path(self, rule, bad):
+        """A prior without a density for bright images, and one image that starts as one."""
+        gaussian = aipo.flows.GaussianFlow(FLOW_SHAPE).requires_grad_(False)
+        y = 0.5 + 0.1 * torch.randn(2, *FLOW_SHAPE, generator=torch.Generator().manual_seed(0))
+        y[bad] += 0.5
+        problem = aipo.MapProblem(Cliff(gaussian, limit=0.7), operators.Denoising(FLOW_SHAPE), aipo.Gaussian(0.1), y)
+        choice = aipo.choose_lambda(problem, rule, evals=40)
+        assert choice.result.status[bad] == "non finite"
+        assert choice.lam[bad].isnan()
+        assert choice.result.status[1 - bad] == "done"
+        assert choice.result.x[1 - bad].isfinite().all()
 
 
 class TestCriteria:
@@ -199,6 +238,13 @@ class TestCriteria:
         chi2 = torch.tensor([[0.01, 1.0, 100.0]]).expand(4, 3)
         found = _crossing(lam, chi2, torch.tensor([0.1, 10.0, 1e-4, 1e4]))
         torch.testing.assert_close(found, torch.tensor([10**-0.5, 10**0.5, 0.1, 10.0]))
+
+    @pytest.mark.parametrize("chi2", [[0.5, 0.9, 0.8], [0.9, 0.5, 0.9], [0.5, 0.9, torch.nan]])
+    def test_a_target_that_is_never_reached_gives_the_end(self, chi2):
+        """Also where chi^2 dips at the end, as it may where L is not convex."""
+        chi2 = torch.tensor([chi2])
+        lam = torch.where(chi2.isnan(), torch.nan, torch.tensor([[0.1, 1.0, 10.0]]))
+        torch.testing.assert_close(_crossing(lam, chi2, torch.ones(1)), lam.nan_to_num().amax(1))
 
     @given(st.floats(-1.9, 1.9), st.floats(0.1, 10))
     @settings(max_examples=50, deadline=None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import aipo
@@ -205,6 +205,22 @@ class TestPromises:
     def test_bad_grids(self, flow, lambdas):
         with pytest.raises(InputError, match="lambdas"):
             aipo.follow_path(make_problem(flow), lambdas)
+
+    @given(
+        st.lists(st.floats(0.05, 50), min_size=1, max_size=12, unique=True),
+        st.integers(0, 30),
+        st.sampled_from([None, 0.01]),
+        st.floats(0.01, 0.99),
+    )
+    @settings(max_examples=40, deadline=None)
+    @example([0.1, 10, 10.1, 10.2, 10.3], 3, None, 0.25)
+    def test_no_image_spends_more_than_its_evaluations(self, lambdas, more, stride, first_share):
+        lambdas, evals = tuple(sorted(lambdas)), len(lambdas) + more
+        # With a tolerance of 0 every lam takes all it may.
+        solver = FollowPath(lambdas, evals, stride, first_share, tolerance=0.0)
+        path = solver.solve(known_problem("denoising").problem, lambdas[-1])
+        assert path.status == ["done"] * 3
+        assert path.evals.nan_to_num().max() <= evals
 
     def test_too_few_evaluations(self, flow):
         with pytest.raises(InputError, match="one per lam"):

@@ -28,6 +28,17 @@ def edit_card(path, **changes):
     path.with_suffix(".json").write_text(json.dumps({k: v for k, v in card.items() if v is not None}))
 
 
+def test_a_prior_that_does_not_move_keeps_what_was_made_for_it(saved):
+    prior = aipo.load_prior(saved)
+    engine, surrogate = prior.engine(), prior.surrogate
+    for target in ("cpu", torch.float32):
+        assert prior.to(target) is prior
+        assert prior.engine() is engine
+        assert prior.surrogate is surrogate
+    assert prior.to(torch.float64).engine() is not engine
+    assert prior.surrogate.mean.dtype == torch.float64
+
+
 def test_round_trip(saved):
     prior = aipo.load_prior(saved)
     assert prior.name == "tiny"

@@ -1,6 +1,9 @@
 """What all solvers promise: per-image independence, failure of one alone, resume to the same bytes, honest counts."""
 
+import copy
+import json
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import aipo
 from aipo import initial, operators
@@ -91,7 +96,9 @@ def test_a_process_killed_without_warning_can_be_resumed(flow, tmp_path):
     while not path.exists() and process.poll() is None:
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    # It was killed while it still had work to do, after it had saved some.
+    assert process.wait() == -signal.SIGKILL
+    assert path.exists()
     resumed = SOLVERS["fixed"].solve(make_problem(flow), 0.5, checkpoint=path)
     assert torch.equal(resumed.x, SOLVERS["fixed"].solve(make_problem(flow), 0.5).x)
 
@@ -106,16 +113,98 @@ def test_a_finished_checkpoint_costs_nothing(flow, tmp_path):
     assert torch.equal(first.x, again.x)
 
 
-@pytest.mark.parametrize("change", ["solver", "problem", "lam", "file"])
+def fast(problem):
+    return aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y, precision="fast")
+
+
+def identity(path):
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["identity"])
+
+
+class TestResumingInFastPrecision:
+    """On a CPU fast computes what exact does, but a solve has the same two phases, coarse and exact, as on a GPU."""
+
+    @pytest.mark.parametrize(("limit", "phase"), [(3, "fast"), (12, "exact"), (29, "exact")])
+    def test_killed_and_resumed_ends_with_the_same_bytes(self, flow, limit, phase, tmp_path, monkeypatch):
+        """All images are soon too bright for the coarse phase. What is exact from there must not turn coarse again."""
+        make, solver = aipo.Prior.engine, FixedLambda.decayed(30, alpha=0.02)
+
+        def engine(prior, precision="exact"):
+            exact = make(prior)
+
+            def overflowing(x):
+                P, gradient = exact(x)
+                return P.masked_fill(x.flatten(1).mean(1) > 0.1, torch.inf), gradient
+
+            overflowing.uncertainty = 0.0
+            return exact if precision == "exact" else overflowing
+
+        monkeypatch.setattr(aipo.Prior, "engine", engine)
+        problem = fast(make_problem(flow))
+        black = torch.zeros_like(problem.y)
+        unbroken = solver.solve(problem, 0.5, black, checkpoint=tmp_path / "unbroken.safetensors")
+        assert unbroken.x.flatten(1).mean(1).min() > 0.1
+
+        class Killed(Exception):
+            pass
+
+        def kill(state):
+            if state.evals.max() >= limit:
+                raise Killed
+
+        path = tmp_path / "broken.safetensors"
+        with pytest.raises(Killed):
+            solver.solve(problem, 0.5, black, checkpoint=path, checkpoint_every=1, callback=kill)
+        assert identity(path)["phase"] == phase
+        resumed = solver.solve(problem, 0.5, black, checkpoint=path)
+        assert torch.equal(resumed.x, unbroken.x)
+        assert torch.equal(resumed.evals, unbroken.evals)
+        assert path.read_bytes() == (tmp_path / "unbroken.safetensors").read_bytes()
+
+    def test_an_image_that_failed_stays_as_it_is(self, flow, tmp_path):
+        problem, path = fast(make_problem(flow)), tmp_path / "c.safetensors"
+        x0 = initial.zero(problem)
+        x0[1] = math.nan
+        first = FixedLambda(10).solve(problem, 0.5, x0, checkpoint=path)
+        before = path.read_bytes()
+        again = FixedLambda(10).solve(problem, 0.5, x0, checkpoint=path)
+        assert first.status == ["done", "non finite", "done"]
+        assert torch.equal(again.evals, first.evals)
+        assert path.read_bytes() == before
+
+    def test_a_checkpoint_that_does_not_tell_its_phase(self, flow, tmp_path):
+        problem, path = fast(make_problem(flow)), tmp_path / "c.safetensors"
+        first = FixedLambda(10).solve(problem, 0.5, checkpoint=path)
+        old = {key: value for key, value in identity(path).items() if key != "phase"}
+        save_file(load_file(path), path, {"identity": json.dumps(old)})
+        assert torch.equal(FixedLambda(10).solve(problem, 0.5, checkpoint=path).x, first.x)
+
+
+@pytest.mark.parametrize(
+    "change", ["solver", "problem", "lam", "lam of one image", "weights", "precision", "sigma", "file"]
+)
 def test_a_checkpoint_meets_only_its_own_problem(flow, tmp_path, change):
     problem, path, solver, lam = make_problem(flow), tmp_path / "c.safetensors", FixedLambda(5), 0.5
+    if change == "lam of one image":
+        lam = torch.tensor([0.5, 0.5, 0.50001])
     solver.solve(problem, lam, checkpoint=path)
     if change == "solver":
         solver = FixedLambda(6)
     elif change == "problem":
         problem = aipo.MapProblem(flow, problem.operator, aipo.Gaussian(0.2), problem.y)
+    elif change == "sigma":
+        problem = aipo.MapProblem(flow, problem.operator, aipo.Gaussian(0.1000001), problem.y)
     elif change == "lam":
         lam = 0.6
+    elif change == "lam of one image":
+        lam = torch.tensor([0.5, 0.5, 0.50002])
+    elif change == "precision":
+        problem = fast(problem)
+    elif change == "weights":
+        other = copy.deepcopy(flow)
+        next(other.parameters()).view(-1)[0] += 1e-3
+        problem = aipo.MapProblem(other, problem.operator, problem.noise, problem.y)
     else:
         path.write_bytes(path.read_bytes()[:100])
     before = path.read_bytes()
@@ -231,10 +320,18 @@ def test_state_fields_are_per_image(flow):
             assert len(getattr(state, f.name)) == 3, (name, f.name)
 
 
-def test_progress_bar_and_callback(flow, capsys):
+def test_progress_bar_and_callback(flow, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich: as on a terminal
+    monkeypatch.setenv("COLUMNS", "200")
     seen = []
     FixedLambda(25).solve(make_problem(flow), 0.5, progress=True, callback=lambda s: seen.append(s.evals.max().item()))
     assert seen == list(range(27))
+    shown = capsys.readouterr()
+    assert "26/26" in shown.err
+    assert "0 running" in shown.err
+    assert shown.out == ""
+    FixedLambda(25).solve(make_problem(flow), 0.5)
+    assert capsys.readouterr().err == ""
 
 
 def test_adam_counts_steps_per_image():

@@ -4,7 +4,8 @@ A path of restorations is judged by what can be known of it:
 
     discrepancy  the residual is as large as it should be, chi^2 = `expected_chi2`. Costs nothing beside the path.
     sure         the expected squared error of f(x), by Stein's unbiased estimate with one random probe. Gaussian noise
-                 only; costs a second path.
+                 only; costs a second path. All images of a batch share one grid, so where their noise differs the
+                 result of an image depends on its neighbours, as with no other rule.
     held-out     how well measurements left out of the fit are predicted. Any noise; costs a second path.
     l-curve      the corner of the curve of P against the residual.
     fixed        a lam of yours.
@@ -113,9 +114,11 @@ def choose_lambda(
     target = torch.full_like(problem.y.flatten(1)[:, 0], torch.nan)
     second: Path | None = None
     if rule == "sure":
-        if path is None or not (path.lam == path.lam[:1]).all():
-            path = follow(problem, automatic_grid(problem))
-        chosen, score, second = _sure(problem, path, seed, follow)
+        grid = None if path is None else _shared_grid(path)
+        if path is None or grid is None:
+            grid = automatic_grid(problem)
+            path = follow(problem, grid)
+        chosen, score, second = _sure(problem, path, grid, seed, follow)
     else:
         path = follow(problem, None) if path is None else path
         if rule == "fixed":
@@ -154,6 +157,7 @@ def _crossing(lam: Tensor, chi2: Tensor, target: Tensor) -> Tensor:
     x0, x1 = lam[rows, lower].log(), lam[rows, upper].log()
     y0, y1 = chi2[rows, lower].log(), chi2[rows, upper].log()
     share = ((target.log() - y0) / (y1 - y0)).nan_to_num(1.0).clamp(0, 1)
+    share = torch.where(reached.any(1), share, 1.0)
     return torch.lerp(x0, x1, share).exp()
 
 
@@ -177,7 +181,13 @@ def _best(lam: Tensor, score: Tensor) -> Tensor:
 Follow = Callable[[MapProblem, list[float] | None], Path]
 
 
-def _sure(problem: MapProblem, path: Path, seed: int, follow: Follow) -> tuple[Tensor, Tensor, Path]:
+def _shared_grid(path: Path) -> list[float] | None:
+    """The lam of all images, apart from those that failed and have none; None if they differ."""
+    lam = path.lam[path.lam.isfinite().any(1)]
+    return lam[0].tolist() if len(lam) and (lam == lam[:1]).all() else None
+
+
+def _sure(problem: MapProblem, path: Path, grid: list[float], seed: int, follow: Follow) -> tuple[Tensor, Tensor, Path]:
     """Stein: E|f(x) - f(truth)|^2 = E|y - f(x)|^2 - m sigma^2 + 2 sigma^2 div, div = the trace of d f(x(y)) / dy."""
     operator, y = problem.operator, problem.y
     b = torch.randn(y.shape[1:], generator=as_generator(seed), dtype=torch.float64).to(y)
@@ -185,7 +195,7 @@ def _sure(problem: MapProblem, path: Path, seed: int, follow: Follow) -> tuple[T
     step = SURE_STEP * problem.noise.variance(y).sqrt()
     moved = y + step.view(-1, *[1] * (y.ndim - 1)) * b
     shifted = MapProblem(problem.prior, operator, problem.noise, moved, problem.precision)
-    second = follow(shifted, path.lam[0].tolist())
+    second = follow(shifted, grid)
     with torch.no_grad():
         changes = [operator.A(v) - operator.A(u) for u, v in zip(path.x.unbind(1), second.x.unbind(1), strict=True)]
         divergence = torch.stack([(b * d).flatten(1).sum(1) for d in changes], dim=1) / step[:, None]

@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -178,7 +179,7 @@ class Solver(Generic[S]):
         return replace(state, D=torch.where(seen, evaluation.D, state.D), P=torch.where(seen, evaluation.P, state.P))
 
     def budget(self, state: S) -> int:
-        """About how many evaluations an image will need from here, for the progress bar."""
+        """About how many evaluations an image will need in all, from x0 to its end, for the progress bar."""
         raise NotImplementedError
 
     def solve(
@@ -204,10 +205,13 @@ class Solver(Generic[S]):
                 the end.
         """
         path = Path(checkpoint) if checkpoint else None
-        identity = {"solver": repr(self), "problem": problem.fingerprint(), "lam": str(lam)} if path else {}
+        identity = self._identity(problem, lam) if path else {}
+        # A solve in fast precision ends in exact precision: a checkpoint tells which of the two it is from.
+        phase: str = problem.precision
         state: S
         if path and path.exists():
-            state = self.state_type(**_load(path, identity, problem.y.device))  # type: ignore[assignment]
+            tensors, phase = _load(path, identity, problem.y.device)
+            state = self.state_type(**tensors)  # type: ignore[assignment]
         else:
             spent: Tensor | int = 0
             if x0 is None:
@@ -215,19 +219,29 @@ class Solver(Generic[S]):
             state = self.init(problem, lam, x0)
             state = replace(state, evals=state.evals + spent)
 
-        def keep(state: S) -> None:
+        def keep(state: S, phase: str = "exact") -> None:
             if path:
-                _save(path, state, identity)
+                _save(path, state, identity | {"phase": phase})
 
-        if problem.precision != "exact":
-            coarse, problem = problem, problem.exactly()
-            state = drive(self, coarse, state, progress, callback, keep, checkpoint_every, until=self.finishing)
+        coarse, problem = problem, problem if problem.precision == "exact" else problem.exactly()
+        if phase != "exact":
+            keep_coarse = partial(keep, phase=phase)
+            state = drive(self, coarse, state, progress, callback, keep_coarse, checkpoint_every, until=self.finishing)
             state = self.restate(problem, state)
             # Half precision overflows where single precision does not: what failed goes on from its last finite point.
             state = replace(state, status=state.status.masked_fill(state.status == Status.NON_FINITE, Status.RUNNING))
         state = drive(self, problem, state, progress, callback, keep, checkpoint_every)
         keep(state)
         return self.result(problem, state)
+
+    def _identity(self, problem: MapProblem, lam: float | Tensor) -> dict[str, str]:
+        """What a checkpoint has to agree in."""
+        return {
+            "solver": repr(self),
+            "problem": problem.fingerprint(),
+            "precision": problem.precision,
+            "lam": str(problem.lam_tensor(lam).tolist()),
+        }
 
 
 def exact_share(steps: Tensor | int) -> Tensor:
@@ -328,7 +342,8 @@ def _save(path: Path, state: State, identity: dict[str, str]) -> None:
     write_atomically(path, save(tensors, {"identity": json.dumps(identity)}))
 
 
-def _load(path: Path, identity: dict[str, str], device: torch.device) -> dict[str, Tensor]:
+def _load(path: Path, identity: dict[str, str], device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a state, and the precision it was in."""
     try:
         with safe_open(path, "pt") as file:
             found = json.loads((file.metadata() or {}).get("identity", "{}"))
@@ -338,7 +353,7 @@ def _load(path: Path, identity: dict[str, str], device: torch.device) -> dict[st
     for key, value in identity.items():
         if found.get(key) != value:
             raise InputError(f"{path}: this checkpoint belongs to another {key}; choose another file or delete it")
-    return tensors
+    return tensors, found.get("phase", identity["precision"])
 
 
 class _Bar:

@@ -114,10 +114,17 @@ class Prior:
 
     def to(self, *args: Any, **kwargs: Any) -> Prior:
         """Move the flow (in place, as torch modules do) to a device or dtype."""
+        before = _places(self.flow)
         self.flow.to(*args, **kwargs)
+        if _places(self.flow) == before:
+            return self  # nothing moved: what was made for these weights stays
         self._engines.clear()
         self.__dict__.pop("surrogate", None)
         return self
+
+
+def _places(flow: Flow) -> list[tuple[torch.device, torch.dtype, int]]:
+    return [(t.device, t.dtype, t.data_ptr()) for t in (*flow.parameters(), *flow.buffers())]
 
 
 def discretisation_offset(num_dims: int, bits: int) -> float:

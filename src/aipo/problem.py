@@ -125,12 +125,18 @@ class MapProblem:
         return lam
 
     def fingerprint(self) -> str:
-        """A short hash of everything that defines the problem, so that a checkpoint cannot meet another problem."""
-        # The operator speaks for itself through its answer to one picture: masks, kernels and matrices all show in it.
+        """A short hash of everything that defines the problem, so that a checkpoint cannot meet another problem.
+
+        The precision, which defines only how it is solved, is left out.
+        """
+        # Operator and noise speak for themselves through their answers to one picture: masks, kernels, matrices and
+        # scales all show in them, which text would round or leave out.
         ramp = torch.linspace(0, 1, self.prior.flow.num_dims).to(self.y).view(1, *self.image_shape)
+        measured, flow = self.operator.A(ramp), self.prior.flow
+        answers = (measured, self.noise.log_prob(self.y - measured))
         content = hashlib.sha256()
-        for tensor in (self.y, self.operator.A(ramp)):
+        for tensor in (self.y, *answers, *flow.parameters(), *flow.buffers()):
             content.update(tensor.detach().cpu().numpy().tobytes())
-        for part in (self.prior.card.get("sha256", repr(self.prior.flow.config)), self.operator, self.noise):
+        for part in (type(flow).__name__, flow.config, self.prior.bits, self.operator, self.noise):
             content.update(repr(part).encode())
         return content.hexdigest()[:16]

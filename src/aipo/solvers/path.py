@@ -43,6 +43,7 @@ DOUBTFUL_STEP = 1e-2
 SHORTEST_STEP = 1e-6
 LAMBDAS = (0.3, 0.5, 1.0, 1.5, 2.0)  # the paper's
 STRIDE = 0.01
+STEPS_PER_DECADE, LAST_STEP = 12, 6  # of the automatic grid: lam = 10^(step / 12), up to 3.2
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,9 @@ class FollowPath(Solver[PathState]):
     Arguments:
         lambdas: the grid, ascending, > 0.
         evals: gradient evaluations per image for the whole path.
-        stride: None visits every lam of the grid. Otherwise an image skips those on the way to which it should move by
-            less than this, in root mean square per pixel: short steps where x moves most, each image with its own.
+        stride: None visits every lam of the grid. Otherwise an image begins where its own `automatic_grid` would, and
+            skips lam on the way to which it should move by less than this, in root mean square per pixel: short steps
+            where x moves most, each image with its own.
         first_share: share of them for the first lam. The others share the rest in proportion to the steps of log lam,
             and what one does not need goes to those after it.
         tolerance: go on to the next lam once the estimated gap to the minimum is below this, in nats.
@@ -140,11 +142,12 @@ class FollowPath(Solver[PathState]):
         problem.operator.check_image(x0)
         batch, grid = len(x0), len(self.lambdas)
         zero = torch.zeros(batch, dtype=torch.int64, device=x0.device)
+        first = zero if self.stride is None else self._first(problem)
         history = x0.new_zeros(batch, self.memory, x0[0].numel())
         return PathState.start(
             x0,
-            index=zero,
-            last=zero,
+            index=first,
+            last=first,
             spent=zero,
             grad_D=torch.zeros_like(x0),
             grad_P=torch.zeros_like(x0),
@@ -182,6 +185,12 @@ class FollowPath(Solver[PathState]):
         moving = per_image(state.running, state.x)
         trial = state.x_seen + per_image(state.step, state.x) * state.direction
         return replace(state, x=torch.where(moving, trial, state.x))
+
+    def _first(self, problem: MapProblem) -> Tensor:
+        """Where each image begins, as an index (B,): the grid of a batch may start lower, for the sake of another."""
+        # Half a step lower: the grid is rounded.
+        lowest = 10 ** ((_first_steps(problem) - 0.5) / STEPS_PER_DECADE)
+        return torch.searchsorted(self._grid(lowest), lowest).clamp(max=len(self.lambdas) - 1)
 
     def _grid(self, like: Tensor) -> Tensor:
         return constant(self.lambdas, like.dtype, like.device)
@@ -308,11 +317,13 @@ class FollowPath(Solver[PathState]):
     def _allowed(self, state: PathState) -> Tensor:
         """How many evaluations an image may spend at its lam: its share of what is left."""
         left = (self.evals - (state.evals - state.spent)).to(state.D.dtype)
-        if len(self.lambdas) == 1:
-            return left
+        later = len(self.lambdas) - 1 - state.index
         logs = self._grid(state.D).log()
         share = (logs[state.index] - logs[state.last]) / (logs[-1] - logs[state.last])
-        return (torch.where(state.index == 0, self.first_share, share) * left).round().clamp(min=1)
+        share = torch.where(state.index == state.last, self.first_share, share)
+        share = torch.where(later == 0, 1.0, share)
+        # At least one, and one is left for each lam after this.
+        return torch.minimum((share * left).round(), left - later).clamp(min=1)
 
     def _record(self, state: PathState, which: Tensor) -> PathState:
         lam = self._lam(state)
@@ -382,10 +393,16 @@ def automatic_grid(problem: MapProblem) -> list[float]:
 
     Around the best restoration chi^2 was 0.5 to about 4 lam in our measurements, so its lam is hardly ever below a
     quarter of the expected chi^2. A path that starts much lower spends its evaluations on fitting noise.
+
+    A batch has one grid, which starts with the image that has to start lowest.
     """
-    lowest = 0.25 * expected_chi2(problem).min().item()
-    first, last = round(12 * math.log10(lowest)), 6
-    return [float(f"{10 ** (i / 12):.4g}") for i in range(first, last + 1)]
+    first = int(_first_steps(problem).min())
+    return [float(f"{10 ** (i / STEPS_PER_DECADE):.4g}") for i in range(first, LAST_STEP + 1)]
+
+
+def _first_steps(problem: MapProblem) -> Tensor:
+    """Where the automatic grid of each image alone starts, in steps from lam = 1 (B,)."""
+    return (STEPS_PER_DECADE * (0.25 * expected_chi2(problem).double()).log10()).round()
 
 
 def follow_path(
