@@ -239,7 +239,7 @@ class TestRestore:
         *_, last = restore(wish, prior, never, 600, Cores(1))
         measurement = measure(wish)
         problem = aipo.MapProblem(prior, measurement.operator, aipo.Gaussian(0.1), measurement.y)
-        choice = aipo.choose_lambda(problem, evals=session.EVALS)
+        choice = aipo.choose_lambda(problem)
         record = json.loads(json.dumps(last))["record"]
         assert last["status"] == "done"
         assert record["lam"] == pytest.approx(choice.lam.item(), rel=1e-3)

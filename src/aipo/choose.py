@@ -29,10 +29,13 @@ from aipo.path import Path
 from aipo.problem import MapProblem
 from aipo.solvers.path import automatic_grid, follow_path
 
-__all__ = ["RULES", "Choice", "Rule", "choose_lambda"]
+__all__ = ["EVALS", "RULES", "Choice", "Rule", "choose_lambda"]
 
 Rule = Literal["auto", "discrepancy", "sure", "held-out", "l-curve", "fixed"]
 RULES: tuple[Rule, ...] = get_args(Rule)
+
+# Gradient evaluations of an image for a path. More of them lower the losses, but that does not show in the picture.
+EVALS = 60
 
 # Of sigma. Smaller, and the solver's own error shows in the derivative; larger, and it is no derivative any more.
 SURE_STEP = 0.1
@@ -73,7 +76,7 @@ def choose_lambda(
     *,
     lam: float | Tensor | None = None,
     path: Path | None = None,
-    evals: int = 120,
+    evals: int = EVALS,
     seed: int = 0,
     progress: bool = False,
     callback: Callable[[Any], None] | None = None,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import aipo
 from aipo import samples
-from aipo.choose import choose_lambda
+from aipo.choose import EVALS, choose_lambda
 from aipo.errors import InputError
 from aipo.files import ensure_folder
 from aipo.images import to_uint8, write_image
@@ -35,7 +35,6 @@ __all__ = ["IMAGES", "TASKS", "run_demo", "table"]
 
 IMAGES = ("astronaut", "drawn-1", "drawn-2", "cat")
 SHAPE = (3, 64, 64)  # of the sample pictures
-EVALS = 90  # per picture and task: enough for PSNR to settle, and for all of it to take less than a minute
 
 EXPLANATION = (
     "PSNR in dB against the truth, before (the simple reconstruction shown in the middle row) and after. lam is the "
@@ -155,7 +154,7 @@ def _run_task(
     naive = _as_saved(operator.A_dagger(y))
     problem = MapProblem(prior, operator, noise, y)
     start = time.perf_counter()
-    result = choose_lambda(problem, evals=EVALS, progress=progress).result
+    result = choose_lambda(problem, progress=progress).result
     seconds = round(time.perf_counter() - start, 3)
 
     records = []

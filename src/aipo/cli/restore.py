@@ -82,7 +82,7 @@ def restore(
     solver: Annotated[
         SolverName,
         typer.Option(
-            help="path: all weights in at most 120 gradient evaluations. The others need a number for --lam. "
+            help="path: all weights in at most 60 gradients, a single one in 120. The others need a number for --lam. "
             "quick: the published algorithm, shortened to 150. paper: its own settings, 500 to 1,600. "
             "decayed: plain Adam, 251."
         ),

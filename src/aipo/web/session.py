@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import aipo
-from aipo.choose import Choice, choose_lambda
+from aipo.choose import EVALS, Choice, choose_lambda
 from aipo.discrepancy import expected_chi2
 from aipo.errors import InputError
 from aipo.images import png_bytes
@@ -40,9 +40,8 @@ from aipo.tasks import make_operator, task_named
 from aipo.web.jobs import Cores
 from aipo.web.sureness import doubt_map, facts
 
-__all__ = ["EVALS", "TASKS", "Measurement", "Wish", "data_url", "failure", "measure", "restore"]
+__all__ = ["TASKS", "Measurement", "Wish", "data_url", "failure", "measure", "restore"]
 
-EVALS = 120
 SEED = 0  # of the damage, so that the preview and the restoration show the same
 TASKS = ("denoise", "inpaint", "superres", "deblur", "colorize")
 EVERY = 0.15  # seconds between two pictures of the moment
