@@ -364,6 +364,13 @@ def test_what_is_named_twice_is_done_once(prior_file, tmp_path):
     assert json.loads(result.stdout)["total"] == json.loads(result.stdout)["written"] == 1
 
 
+def test_a_finished_run_says_that_it_keeps_no_pictures(prior_file, tmp_path):
+    command = ["bench", "run", "--out", str(tmp_path), "--prior", str(prior_file), "--method", "path", "--subset", "1"]
+    command += ["--device", "cpu", "--task", "denoise", "--split", "test"]
+    said = [CliRunner().invoke(app, [*command, *more]).stdout for more in ((), ("--keep", "1"), ())]
+    assert ["are kept of what was solved now" in text for text in said] == [False, True, False]
+
+
 def test_what_a_run_needs_is_asked_for_before_it_solves(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install '\.\[bench\]'"):

@@ -107,6 +107,8 @@ def bench_run(
     elif not quiet:
         more = f"; {tally.left} are left, run the same command again" if tally.left else ""
         print_line(f"{out}: {tally.written} results written, {tally.present} were there{more}")
+        if (keep or trace) and tally.present:
+            print_line("Pictures and traces are kept of what was solved now, not of what was there.")
 
 
 @bench_app.command("report", epilog="Example: aipo bench report results")
