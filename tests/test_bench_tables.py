@@ -44,7 +44,8 @@ def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
     numbers |= {Key("psnr", "denoise", "tarflow", "test", 0.3, "aipo"): Number(28.0, 0.1)}
     # Images that no prior restored.
     numbers |= {Key("psnr", "inpaint", "glow", "ood", NO_LAM, "biharmonic"): Number(25.0, 0.1)}
-    header, body = references(numbers)
+    rows = [{"prior": k.prior, "split": k.split, "fingerprint": k.split} for k in numbers]
+    header, body = references(numbers, rows)
     assert header[2:] == ["PSNR, dB", "best with glow", "best with tarflow"]
     assert body == [
         ["denoise, test", "BM3D", "30.00 ± 0.10", "29.00", "28.00"],
@@ -53,6 +54,13 @@ def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
     ]
     assert [[isinstance(cell, Marked) for cell in line].index(True) for line in body] == [2, 3, 2]
     assert not any(isinstance(cell, Marked) for line in body for cell in line[-1:])
+    # Faces drawn from each prior: each has its own line, and the other is not compared.
+    numbers |= {Key("psnr", "denoise", "tarflow", "test", NO_LAM, "bm3d"): Number(31.0, 0.1)}
+    rows = [{**row, "fingerprint": row["prior"] + row["split"]} for row in rows]
+    assert [line[2:] for line in references(numbers, rows)[1] if line[1] == "BM3D"] == [
+        ["30.00 ± 0.10", "29.00", "-"],
+        ["31.00 ± 0.10", "-", "28.00"],
+    ]
 
 
 def make_rows(losses, prior="celeba64-glow"):
@@ -264,6 +272,9 @@ def test_verdicts_compare_images_that_all_methods_have():
     lines = verdicts(rows)
     assert "in 0 of 1 cells" in lines[0]
     assert lines[-1].endswith("is counted: follow_path, 65: 1.")
+    # A method that knows no lam takes no image from them: on both together the path is better.
+    rows = [*make_rows({"aipo": [(10, 100)], "path": [(20, 1)]}), {**make_rows({"bm3d": [(1,)]})[0], "lam": NO_LAM}]
+    assert "in 1 of 1 cells" in verdicts(rows)[0]
     # No image is shared: nothing to say.
     rows = [
         {**row, "image": row["image"] + (row["method"] == "path")}

@@ -20,7 +20,7 @@ from PIL import Image
 
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.protocol import TASKS
-from aipo.bench.store import Store
+from aipo.bench.store import IDENTITY, Store
 from aipo.bench.tables import METRICS, SPLITS, Key, Number, places, short_name
 
 __all__ = ["Comparison", "compare", "draw_comparison", "draw_curves", "draw_traces", "png"]
@@ -119,14 +119,13 @@ def _columns(
     kept: list[tuple[dict[str, Any], dict[str, np.ndarray]]], rows: list[dict[str, Any]], lam: float
 ) -> list[Column]:
     # Pictures outlive their rows where a prior was trained or a method set anew: those are not shown.
-    names = ("split", "method", "settings", "prior_sha256", "fingerprint")
-    psnr = {(*(row[name] for name in names), row["lam"], row["image"]): row["psnr"] for row in rows}
+    psnr = {(*(row[name] for name in IDENTITY), row["lam"], row["image"]): row["psnr"] for row in rows}
     columns: dict[tuple[str, int], Column] = {}
     for about, arrays in kept:
         split, method = about["split"], about["method"]
         shown_at = lam if METHODS[method].knows_lam else NO_LAM
         for i, (truth, observed) in enumerate(zip(arrays["truth"], arrays["observed"], strict=True)):
-            solve = (*(about[name] for name in names), shown_at, about["start"] + i)
+            solve = (*(about[name] for name in IDENTITY), shown_at, about["start"] + i)
             if i < MOST_IMAGES and solve in psnr:
                 column = columns.setdefault((split, i), Column(split, truth, observed))
                 column.restored[method] = arrays["restored"][about["lambdas"].index(shown_at)][i]

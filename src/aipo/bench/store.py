@@ -20,9 +20,11 @@ import numpy as np
 from aipo.errors import InputError, how_to_install
 from aipo.files import write_atomically
 
-__all__ = ["Cell", "Setup", "Store"]
+__all__ = ["IDENTITY", "Cell", "Setup", "Store"]
 
 FORMAT = 1
+# What rows, pictures and traces of the same solves have in common.
+IDENTITY = ("task", "prior", "split", "method", "settings", "prior_sha256", "fingerprint")
 
 
 @dataclass(frozen=True)

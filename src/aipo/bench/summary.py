@@ -14,10 +14,9 @@ from typing import Any
 from aipo.bench.figures import PATHS, compare, draw_comparison, draw_curves, draw_traces, png
 from aipo.bench.methods import BUDGET, METHODS, NO_LAM
 from aipo.bench.protocol import PROTOCOLS, TASKS, Protocol
-from aipo.bench.store import Store
+from aipo.bench.store import IDENTITY, Store
 from aipo.bench.tables import (
     METRICS,
-    SPLITS,
     Key,
     Number,
     aggregate,
@@ -38,8 +37,6 @@ READINGS = ("aipo", BUDGET)
 CONSTANT_STEPS = ("mle_init", "random_init", "zero_init")
 TUNED = ("adam_mle", "adam_random", "adam_zero", "lbfgs")
 MOST_NAMED = 8
-# What a trace and the rows of the same solves have in common.
-IDENTITY = ("task", "prior", "split", "method", "settings", "prior_sha256", "fingerprint")
 BLOWN_UP = 100_000  # such a loss is far from that of any picture
 
 Table = tuple[list[str], list[list[str]]]
@@ -55,7 +52,7 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     rows = one_setup(Store(folder).read_all(), setup)
     numbers = aggregate(rows)
     findings = verdicts(rows)
-    tables = _tables(numbers, beside_paper)
+    tables = _tables(numbers, rows, beside_paper)
     brackets = "; the paper's numbers in brackets" if beside_paper else ""
     present = {key.method for key in numbers}
     columns = "; ".join(f"{name}: {method.title}" for name, method in METHODS.items() if name in present)
@@ -80,14 +77,14 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     return [*(folder / name for name in files), page]
 
 
-def _tables(numbers: dict[Key, Number], beside_paper: bool) -> dict[str, Table]:
+def _tables(numbers: dict[Key, Number], rows: list[dict[str, Any]], beside_paper: bool) -> dict[str, Table]:
     """By caption."""
     tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers)}
     for task, prior, split, methods in places(numbers):
         for metric, title in METRICS.items() if methods else ():
             caption = f"{TASKS[task].title}; {prior}; {split}, {_images(numbers, task, prior, split)}; {title}"
             tables[caption] = rows_of(numbers, metric, task, prior, split, methods, beside_paper)
-    tables["Without a learnt prior: PSNR, dB"] = references(numbers)
+    tables["Without a learnt prior: PSNR, dB"] = references(numbers, rows)
     return {caption: (header, body) for caption, (header, body) in tables.items() if body}
 
 
@@ -149,21 +146,27 @@ def _best_lam(numbers: dict[Key, Number]) -> dict[tuple[str, str, str], dict[str
     return found
 
 
-def references(numbers: dict[Key, Number]) -> Table:
-    """The methods that know no lam, and thus no prior, beside the best mean over lam and methods with each prior."""
+def references(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> Table:
+    """The methods that know no lam, and thus no prior, beside the best mean over lam and methods with each prior.
+
+    Only priors that met the same pictures are compared: faces drawn from a prior are its own.
+    """
     best = {place: max(quality for quality, _ in here.values()) for place, here in _best_lam(numbers).items()}
     priors = sorted({prior for _, prior, _ in best})
-    alone = {(k.task, k.split, k.method): n for k, n in numbers.items() if k.metric == "psnr" and k.lam == NO_LAM}
-    body = []
-    for task, split, name in (place for place in product(TASKS, SPLITS, METHODS) if place in alone):
-        number = alone[task, split, name]
-        with_prior = [best.get((task, prior, split), -math.inf) for prior in priors]
-        texts = [number.text(2), *(f"{quality:.2f}" if quality > -math.inf else "-" for quality in with_prior)]
-        highest = max([number.mean, *with_prior])
-        qualities = zip([number.mean, *with_prior], texts, strict=True)
-        cells = [Marked(text) if quality == highest else text for quality, text in qualities]
-        body.append([f"{task}, {split}", METHODS[name].title, *cells])
-    return ["where", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], body
+    pictures = {(short_name(row["prior"]), row["split"]): row["fingerprint"] for row in rows}
+    body: dict[tuple[str, ...], list[str]] = {}
+    for (task, prior, split, _), name in product(places(numbers), METHODS):
+        key, shown = Key("psnr", task, prior, split, NO_LAM, name), pictures[prior, split]
+        if key not in numbers:
+            continue
+        same = [other for other in priors if pictures.get((other, split)) == shown and (task, other, split) in best]
+        qualities = {other: best[task, other, split] for other in same}
+        highest = max([numbers[key].mean, *qualities.values()])
+        cells = [(numbers[key].mean, numbers[key].text(2))]
+        cells += [(qualities[p], f"{qualities[p]:.2f}") if p in qualities else (math.nan, "-") for p in priors]
+        marked = [Marked(text) if quality == highest else text for quality, text in cells]
+        body[task, split, shown, name] = [f"{task}, {split}", METHODS[name].title, *marked]
+    return ["where", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], list(body.values())
 
 
 def verdicts(rows: list[dict[str, Any]]) -> list[str]:
@@ -186,12 +189,13 @@ def verdicts(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _shared_images(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of images that every method of their task, prior and split has a loss for, so that like meets like."""
+    """Of methods that know lam, those of images that all of them have a loss for, so that like meets like."""
+    rows = [row for row in rows if row["lam"] != NO_LAM]
     solved: dict[tuple[str, ...], dict[tuple[str, float], set[int]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
-        by_solve = solved[row["task"], row["prior"], row["split"]][row["method"], row["lam"]]
-        if math.isfinite(row["loss"]) or row["lam"] == NO_LAM:
-            by_solve.add(row["image"])
+        images = solved[row["task"], row["prior"], row["split"]][row["method"], row["lam"]]
+        if math.isfinite(row["loss"]):
+            images.add(row["image"])
     shared = {place: set.intersection(*by_solve.values()) for place, by_solve in solved.items()}
     return [row for row in rows if row["image"] in shared[row["task"], row["prior"], row["split"]]]
 
