@@ -20,7 +20,7 @@ from priors import SETS, tasks
 from torch import Tensor
 
 import aipo
-from aipo.choose import RULES, _crossing
+from aipo.choose import EVALS, RULES, _crossing
 from aipo.dataset import load_images
 from aipo.files import write_atomically
 from aipo.metrics import psnr
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", default=[MOROZOV, *(r for r in RULES if r not in ("auto", "fixed"))])
     parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
     parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--evals", type=int, default=120)
+    parser.add_argument("--evals", type=int, default=EVALS)
     parser.add_argument("--sigma", type=float, help="of the noise, in place of the task's own")
     parser.add_argument("--precision", default="exact", choices=["exact", "fast"])
     args = parser.parse_args()

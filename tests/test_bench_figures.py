@@ -165,7 +165,7 @@ def test_classical_methods_alone_make_a_table_but_no_figure(store, tmp_path):
     keep(store, "bm3d", "test", 1)
     assert {row["lam"] for row in store.read_all()} == {NO_LAM}
     assert not [file for file in write_summary(tmp_path) if file.suffix == ".png"]
-    assert "| denoise, test | BM3D | **15.00** |" in (tmp_path / "tables.md").read_text()
+    assert "| denoise, test | 1 | BM3D | **15.00** |" in (tmp_path / "tables.md").read_text()
 
 
 def test_curves_leave_out_where_nothing_was_solved(store):

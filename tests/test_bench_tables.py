@@ -37,29 +37,42 @@ def test_means_and_standard_errors():
     assert numbers[Key("psnr", "denoise", "glow", "test", 0.3, "aipo")].mean == 22.0
 
 
+def picture_rows(task, prior, split, method, lam, qualities, fingerprint="these"):
+    solve = {"task": task, "prior": prior, "split": split, "method": method, "lam": lam, "fingerprint": fingerprint}
+    loss = math.nan if lam == NO_LAM else 1.0
+    return [{**solve, "image": image, "loss": loss, "psnr": quality} for image, quality in enumerate(qualities)]
+
+
 def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
-    where = ("psnr", "denoise", "glow", "test")
-    numbers = {Key(*where, NO_LAM, "tv"): Number(27.0, 0.1), Key(*where, NO_LAM, "bm3d"): Number(30.0, 0.1)}
-    numbers |= {Key(*where, 0.3, "path"): Number(29.0, 0.1), Key(*where, 1.0, "path"): Number(26.0, 0.1)}
-    numbers |= {Key("psnr", "denoise", "tarflow", "test", 0.3, "aipo"): Number(28.0, 0.1)}
-    # Images that no prior restored.
-    numbers |= {Key("psnr", "inpaint", "glow", "ood", NO_LAM, "biharmonic"): Number(25.0, 0.1)}
-    rows = [{"prior": k.prior, "split": k.split, "fingerprint": k.split} for k in numbers]
-    header, body = references(numbers, rows)
-    assert header[2:] == ["PSNR, dB", "best with glow", "best with tarflow"]
-    assert body == [
-        ["denoise, test", "BM3D", "30.00 ± 0.10", "29.00", "28.00"],
-        ["denoise, test", "total variation", "27.00 ± 0.10", "29.00", "28.00"],
-        ["inpaint, ood", "biharmonic filling", "25.00 ± 0.10", "-", "-"],
+    rows = [
+        *picture_rows("denoise", "celeba64-glow", "test", "tv", NO_LAM, [26.0, 28.0]),
+        *picture_rows("denoise", "celeba64-glow", "test", "bm3d", NO_LAM, [29.0, 31.0]),
+        *picture_rows("denoise", "celeba64-glow", "test", "path", 0.3, [29.0, 29.0]),
+        *picture_rows("denoise", "celeba64-glow", "test", "path", 1.0, [26.0, 26.0]),
+        *picture_rows("denoise", "celeba64-tarflow", "test", "aipo", 0.3, [28.0, 28.0]),
+        # Images that no prior restored.
+        *picture_rows("inpaint", "celeba64-glow", "ood", "biharmonic", NO_LAM, [25.0], "those"),
     ]
-    assert [[isinstance(cell, Marked) for cell in line].index(True) for line in body] == [2, 3, 2]
+    header, body = references(rows)
+    assert header == ["where", "images", "method", "PSNR, dB", "best with glow", "best with tarflow"]
+    assert body == [
+        ["denoise, test", "2", "BM3D", "30.00 ± 1.00", "29.00", "28.00"],
+        ["denoise, test", "2", "total variation", "27.00 ± 1.00", "29.00", "28.00"],
+        ["inpaint, ood", "1", "biharmonic filling", "25.00", "-", "-"],
+    ]
+    assert [[isinstance(cell, Marked) for cell in line].index(True) for line in body] == [3, 4, 3]
     assert not any(isinstance(cell, Marked) for line in body for cell in line[-1:])
+    # Only images that all of them have are compared.
+    more = picture_rows("denoise", "celeba64-tarflow", "test", "aipo", 0.3, [28.0, 28.0, 99.0])[2:]
+    assert references([*rows, *more]) == (header, body)
+    fewer = [row for row in rows if (row["prior"], row["image"]) != ("celeba64-tarflow", 1)]
+    assert references(fewer)[1][0] == ["denoise, test", "1", "BM3D", "29.00", "29.00", "28.00"]
     # Faces drawn from each prior: each has its own line, and the other is not compared.
-    numbers |= {Key("psnr", "denoise", "tarflow", "test", NO_LAM, "bm3d"): Number(31.0, 0.1)}
+    rows += picture_rows("denoise", "celeba64-tarflow", "test", "bm3d", NO_LAM, [31.0, 31.0])
     rows = [{**row, "fingerprint": row["prior"] + row["split"]} for row in rows]
-    assert [line[2:] for line in references(numbers, rows)[1] if line[1] == "BM3D"] == [
-        ["30.00 ± 0.10", "29.00", "-"],
-        ["31.00 ± 0.10", "-", "28.00"],
+    assert [line[3:] for line in references(rows)[1] if line[2] == "BM3D"] == [
+        ["30.00 ± 1.00", "29.00", "-"],
+        ["31.00 ± 0.00", "-", "28.00"],
     ]
 
 
@@ -180,13 +193,14 @@ def test_each_method_at_its_best_lam():
     quality = {("aipo", 0.3): 20, ("aipo", 0.6): 23, ("aipo", 0.9): 22, ("path", 0.3): 24, ("path", 0.6): 21}
     for row in rows:
         row["psnr"] = float(quality[row["method"], row["lam"]])
-    header, body = best_over_lam(aggregate(rows))
-    assert header == ["where", "aipo", "path"]
+    images = {("denoise", "glow", "test"): "1 of 2", ("denoise", "realnvp", "test"): "1"}
+    header, body = best_over_lam(aggregate(rows), images)
+    assert header == ["where", "images", "aipo", "path"]
     assert body == [
-        ["denoise, glow, test", "23.00 (lam 0.6)", "24.00 (lam 0.3)"],
-        ["denoise, realnvp, test", "-", "24.00 (lam 0.3)"],
+        ["denoise, glow, test", "1 of 2", "23.00 (lam 0.6)", "24.00 (lam 0.3)"],
+        ["denoise, realnvp, test", "1", "-", "24.00 (lam 0.3)"],
     ]
-    assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, True]] * 2
+    assert [[isinstance(cell, Marked) for cell in line] for line in body] == [[False, False, False, True]] * 2
 
 
 @pytest.mark.parametrize("paper", [True, False])
@@ -203,19 +217,21 @@ def test_the_papers_numbers_stand_beside_ours_if_wanted(paper, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("methods", "images"), [("aipo", ["2"]), ("aipo path", ["2 to 3"]), ("bm3d path", ["3"]), ("bm3d", [])]
+    ("methods", "images"), [("aipo", ["2"]), ("aipo path", ["2 of 3"]), ("bm3d path", ["3"]), ("bm3d", [])]
 )
-def test_tables_say_how_many_images_they_are_of(methods, images, tmp_path):
+def test_tables_are_of_the_images_that_all_methods_have_and_say_how_many(methods, images, tmp_path):
     row = dict.fromkeys(("seed", "precision", "prior_sha256", "device", "torch", "aipo", "commit", "date"), "")
-    row |= {"loss": 7.0, "psnr": 30.0, "evals": 10, "status": "done"}
+    row |= {"evals": 10, "status": "done"}
     for method in methods.split():
-        lam, count = {"aipo": (0.3, 2), "path": (0.3, 3), "bm3d": (NO_LAM, 5)}[method]
-        cell = Cell("celeba64-glow", "", "denoise", "test", "", method, "", 0, count)
-        rows = [{**row, "lam": lam, "image": i} for i in range(count)]
+        lam, losses = {"aipo": (0.3, [6, 8]), "path": (0.3, [7, 9, 92]), "bm3d": (NO_LAM, [math.nan] * 5)}[method]
+        cell = Cell("celeba64-glow", "", "denoise", "test", "", method, "", 0, len(losses))
+        rows = [{**row, "lam": lam, "image": i, "loss": loss, "psnr": 30.0} for i, loss in enumerate(losses)]
         Store(tmp_path).write(cell, Setup((0.3,), "exact", 0), rows)
-    write_summary(tmp_path)
+    write_summary(tmp_path, beside_paper=False)
     tables = (tmp_path / "tables.md").read_text()
     assert re.findall(r"glow; test, (.*) images; PSNR", tables) == images
+    assert ("| 0.3 | **7 ± 1** | 8 ± 1 |" in tables) == (methods == "aipo path")
+    assert ("| 0.3 | **36 ± 28** |" in tables) == (methods == "bm3d path")
     # ... and what their columns are.
     assert ("path: follow_path, 65" in tables) == ("path" in methods)
 
@@ -266,6 +282,12 @@ def test_verdicts_compare_images_that_all_methods_have():
     # The path is worse on the image that both solved, but the other method has two harder ones more.
     rows = make_rows({"aipo": [(10, 500, 500)], "path": [(20,)]})
     assert "in 0 of 1 cells" in verdicts(rows)[0]
+    # Where the path won on images that a method of another comparison has not met, it still won.
+    fewer = {name: [(0,)] for name in ("adam_mle", "mle_init")}
+    assert "in 1 of 1 cells" in verdicts(make_rows({"aipo": [(10, 100)], "path": [(20, 1)], **fewer}))[0]
+    # ... and so it is with constant steps.
+    steps = {name: [(6, 60)] for name in ("mle_init", "random_init", "zero_init")}
+    assert "constant steps in 1 of 1 cells" in verdicts(make_rows({"aipo": [(7, 1)], "lbfgs": [(0,)], **steps}))[0]
     # An image that one of them could not even begin is left out for both, and counted.
     rows = make_rows({"aipo": [(10, 500)], "path": [(20, math.nan)]})
     rows[-1]["status"] = "non finite"

@@ -81,3 +81,12 @@ def test_an_output_that_is_no_safetensors_file(images, tmp_path):
     result = run("train", images, "--out", tmp_path / "p.pt", "--steps", 2, *SETTINGS)
     assert result.exit_code == 2
     assert ".safetensors" in result.stderr
+
+
+def test_no_memory_left_is_one_line(images, tmp_path):
+    """More than any machine has, so that the allocator refuses at once."""
+    options = ["--out", tmp_path / "p.safetensors", "--steps", 2, "--size", 16, "--batch", 10**12]
+    result = run("train", images, *options)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("aipo: no memory left; ")
+    assert result.stderr.count("\n") == 1

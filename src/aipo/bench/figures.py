@@ -46,6 +46,7 @@ COLOURS = {
 PATHS = ("path", "path_long")
 # Of sensing, what was observed is no picture.
 OBSERVED = ("denoise", "inpaint")
+LEGEND = 0.8  # height of a legend of all methods, in inches
 
 # Of a comparison, in pixels. A power of two of them to the inch, so that sizes in inches are exact.
 DPI = 128
@@ -276,8 +277,18 @@ def draw_traces(traces: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Fig
 def _grid(lines: Iterable[Any], splits: Iterable[str]) -> tuple[Figure, dict[tuple[Any, str], Axes]]:
     """A row for each line, a column for each split."""
     lines, columns = list(lines), [split for split in SPLITS if split in set(splits)]
-    figure = Figure(figsize=(3.4 * len(columns), 2.6 * len(lines)), layout="constrained")
+    # Places are set by hand, in inches: to have them found takes longer than all the drawing.
+    width, height = 3.4 * len(columns), 2.6 * len(lines) + LEGEND
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(len(lines), len(columns), squeeze=False)
+    figure.subplots_adjust(
+        left=0.65 / width,
+        right=1 - 0.1 / width,
+        bottom=0.45 / height,
+        top=1 - (LEGEND + 0.3) / height,
+        wspace=0.75 / 2.65,
+        hspace=0.75 / 1.85,
+    )
     return figure, dict(zip(product(lines, columns), axes.flat, strict=True))
 
 
@@ -294,7 +305,7 @@ def _in_small_print(figure: Figure) -> Figure:
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     handles = {text: line for axis in figure.axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3, fontsize=8)
+    figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=3, fontsize=8)
     return figure
 
 

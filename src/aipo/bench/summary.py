@@ -39,6 +39,9 @@ TUNED = ("adam_mle", "adam_random", "adam_zero", "lbfgs")
 MOST_NAMED = 8
 BLOWN_UP = 100_000  # such a loss is far from that of any picture
 
+PLACE = ("task", "prior", "split")
+SAME_PICTURES = ("task", "split", "fingerprint")
+
 Table = tuple[list[str], list[list[str]]]
 Cell = tuple[str, str, str, float]  # task, prior, split, lam
 Values = dict[Cell, dict[str, float]]  # by method
@@ -50,13 +53,14 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     The paper's numbers are of CelebA's test images: beside those of other pictures they say little.
     """
     rows = one_setup(Store(folder).read_all(), setup)
-    numbers = aggregate(rows)
+    numbers = aggregate([*alike(_knowing_lam(rows)), *(row for row in rows if row["lam"] == NO_LAM)])
     findings = verdicts(rows)
     tables = _tables(numbers, rows, beside_paper)
     brackets = "; the paper's numbers in brackets" if beside_paper else ""
     present = {key.method for key in numbers}
     columns = "; ".join(f"{name}: {method.title}" for name, method in METHODS.items() if name in present)
-    intro = f"Mean and standard error over images, the best of each row in bold{brackets}. {columns}."
+    what = "Mean and standard error over the images that all methods of a table have, the best of each row in bold"
+    intro = f"{what}{brackets}. {columns}."
     markdown = ["# Results\n", f"{intro}\n"]
     markdown += [*(f"- {line}" for line in findings), ""]
     markdown += [f"## {caption}\n\n{to_markdown(*table)}" for caption, table in tables.items()]
@@ -79,23 +83,24 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
 
 def _tables(numbers: dict[Key, Number], rows: list[dict[str, Any]], beside_paper: bool) -> dict[str, Table]:
     """By caption."""
-    tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers)}
+    images = _images(numbers, rows)
+    tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers, images)}
     for task, prior, split, methods in places(numbers):
         for metric, title in METRICS.items() if methods else ():
-            caption = f"{TASKS[task].title}; {prior}; {split}, {_images(numbers, task, prior, split)}; {title}"
+            caption = f"{TASKS[task].title}; {prior}; {split}, {images[task, prior, split]} images; {title}"
             tables[caption] = rows_of(numbers, metric, task, prior, split, methods, beside_paper)
-    tables["Without a learnt prior: PSNR, dB"] = references(numbers, rows)
+    tables["Without a learnt prior: PSNR, dB"] = references(rows)
     return {caption: (header, body) for caption, (header, body) in tables.items() if body}
 
 
-def _images(numbers: dict[Key, Number], task: str, prior: str, split: str) -> str:
-    """How many: before a run is at its end, not the same for every method."""
-    counts = {
-        number.count
-        for key, number in numbers.items()
-        if (key.metric, key.task, key.prior, key.split) == ("psnr", task, prior, split) and key.lam != NO_LAM
-    }
-    return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) + " images"
+def _images(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
+    """How many, by task, prior and split; before a run is at its end, some methods have more of them."""
+    shown = {(key.task, key.prior, key.split): number.count for key, number in numbers.items() if key.lam != NO_LAM}
+    measured: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for row in _knowing_lam(rows):
+        measured[row["task"], short_name(row["prior"]), row["split"]].add(row["image"])
+    total = {place: len(images) for place, images in measured.items()}
+    return {place: f"{n}" if n == total[place] else f"{n} of {total[place]}" for place, n in shown.items()}
 
 
 def _figures(
@@ -117,7 +122,7 @@ def _figures(
         yield f"{comparison.name}.png", comparison.title, caption, png(draw_comparison(comparison))
 
 
-def best_over_lam(numbers: dict[Key, Number]) -> Table:
+def best_over_lam(numbers: dict[Key, Number], images: dict[tuple[str, str, str], str]) -> Table:
     """For each task, prior and split the highest mean PSNR of each method, and the lam where it has it."""
     found = _best_lam(numbers)
     methods = [name for name in METHODS if any(name in here for here in found.values())]
@@ -127,8 +132,8 @@ def best_over_lam(numbers: dict[Key, Number]) -> Table:
         cells = [f"{here[name][0]:.2f} (lam {here[name][1]:g})" if name in here else "-" for name in methods]
         marked = [name in here and here[name][0] == highest for name in methods]
         cells = [Marked(cell) if mark else cell for cell, mark in zip(cells, marked, strict=True)]
-        body.append([", ".join(place), *cells])
-    return ["where", *methods], body
+        body.append([", ".join(place), images[place], *cells])
+    return ["where", "images", *methods], body
 
 
 def _best_lam(numbers: dict[Key, Number]) -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
@@ -146,58 +151,70 @@ def _best_lam(numbers: dict[Key, Number]) -> dict[tuple[str, str, str], dict[str
     return found
 
 
-def references(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> Table:
+def references(rows: list[dict[str, Any]]) -> Table:
     """The methods that know no lam, and thus no prior, beside the best mean over lam and methods with each prior.
 
     Only priors that met the same pictures are compared: faces drawn from a prior are its own.
     """
+    rows = alike(rows, SAME_PICTURES)
+    numbers = aggregate(rows)
     best = {place: max(quality for quality, _ in here.values()) for place, here in _best_lam(numbers).items()}
     priors = sorted({prior for _, prior, _ in best})
     pictures = {(short_name(row["prior"]), row["split"]): row["fingerprint"] for row in rows}
     body: dict[tuple[str, ...], list[str]] = {}
     for (task, prior, split, _), name in product(places(numbers), METHODS):
-        key, shown = Key("psnr", task, prior, split, NO_LAM, name), pictures[prior, split]
+        key = Key("psnr", task, prior, split, NO_LAM, name)
         if key not in numbers:
             continue
+        shown = pictures[prior, split]
         same = [other for other in priors if pictures.get((other, split)) == shown and (task, other, split) in best]
         qualities = {other: best[task, other, split] for other in same}
         highest = max([numbers[key].mean, *qualities.values()])
         cells = [(numbers[key].mean, numbers[key].text(2))]
         cells += [(qualities[p], f"{qualities[p]:.2f}") if p in qualities else (math.nan, "-") for p in priors]
         marked = [Marked(text) if quality == highest else text for quality, text in cells]
-        body[task, split, shown, name] = [f"{task}, {split}", METHODS[name].title, *marked]
-    return ["where", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], list(body.values())
+        where = [f"{task}, {split}", f"{numbers[key].count}"]
+        body[task, split, shown, name] = [*where, METHODS[name].title, *marked]
+    return ["where", "images", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], list(body.values())
 
 
 def verdicts(rows: list[dict[str, Any]]) -> list[str]:
-    """What of the paper's claim holds here, and what of it against tuned baselines and the path, counted."""
-    shared = _shared_images(rows)
-    numbers = aggregate(shared)
-    means, medians = (_by_cell(numbers, "map_loss", statistic) for statistic in ("mean", "median"))
+    """What of the paper's claim holds here, and what of it against tuned baselines and the path, counted.
+
+    Each comparison is of the images that all of its methods have.
+    """
+    everyone = alike(_knowing_lam(rows))
+    numbers = aggregate(everyone)
+    means = _by_cell(numbers, "map_loss", "mean")
+    with_path = alike([row for row in rows if row["method"] in (*READINGS, *PATHS)])
+    constant = aggregate(alike([row for row in rows if row["method"] in (*READINGS, *CONSTANT_STEPS, "path")]))
     failed = Counter(METHODS[r["method"]].title for r in rows if r["status"] not in ("done", "max evaluations"))
     return [
-        *_against_constant_steps(means, medians),
-        *_paths_against_aipo(means, shared),
+        *_against_constant_steps(*(_by_cell(constant, "map_loss", statistic) for statistic in ("mean", "median"))),
+        *_paths_against_aipo(_by_cell(aggregate(with_path), "map_loss", "mean"), with_path),
         *_against_tuned(means),
         *_lowest_of_all(means, _by_cell(numbers, "psnr", "mean")),
         *_best_pictures(numbers),
         *_starts(means),
-        *_evaluations(shared),
+        *_evaluations(everyone),
         *_blown_up(rows),
         f"Solves: {len(rows)}. Ended by a loss that is not finite, their last finite one is counted: {_tally(failed)}.",
     ]
 
 
-def _shared_images(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of methods that know lam, those of images that all of them have a loss for, so that like meets like."""
-    rows = [row for row in rows if row["lam"] != NO_LAM]
-    solved: dict[tuple[str, ...], dict[tuple[str, float], set[int]]] = defaultdict(lambda: defaultdict(set))
+def _knowing_lam(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["lam"] != NO_LAM]
+
+
+def alike(rows: list[dict[str, Any]], place: Sequence[str] = PLACE) -> list[dict[str, Any]]:
+    """The rows of images that everything measured in the same place has a result for, so that like meets like."""
+    solved: dict[tuple[Any, ...], dict[tuple[Any, ...], set[int]]] = defaultdict(lambda: defaultdict(set))
     for row in rows:
-        images = solved[row["task"], row["prior"], row["split"]][row["method"], row["lam"]]
-        if math.isfinite(row["loss"]):
+        images = solved[tuple(row[name] for name in place)][row["prior"], row["method"], row["lam"]]
+        if row["lam"] == NO_LAM or math.isfinite(row["loss"]):
             images.add(row["image"])
-    shared = {place: set.intersection(*by_solve.values()) for place, by_solve in solved.items()}
-    return [row for row in rows if row["image"] in shared[row["task"], row["prior"], row["split"]]]
+    shared = {where: set.intersection(*by_solve.values()) for where, by_solve in solved.items()}
+    return [row for row in rows if row["image"] in shared[tuple(row[name] for name in place)]]
 
 
 def _by_cell(numbers: dict[Key, Number], metric: str, statistic: str) -> Values:

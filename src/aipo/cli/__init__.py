@@ -20,6 +20,8 @@ from aipo.terminal import complain
 __all__ = ["DEFAULT_PRIOR", "app", "main"]
 
 STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # nobody's mistake, and no bug
+# In the messages of PyTorch's allocators, for GPUs and CPUs; it has one class of errors for all of its own.
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 class _Group(TyperGroup):
@@ -38,6 +40,14 @@ class _Group(TyperGroup):
             if error.errno not in STORAGE_ERRORS:
                 raise
             complain(f"cannot write: {error.strerror}; what was finished is in place, make room and run it again")
+            raise typer.Exit(1) from None
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and not any(said in str(error) for said in NO_MEMORY):
+                raise
+            complain(
+                "no memory left; what was finished is in place: free some, or take fewer images at once (--chunk of a "
+                "benchmark, --batch of a training), and run it again"
+            )
             raise typer.Exit(1) from None
 
 
