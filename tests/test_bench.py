@@ -176,7 +176,7 @@ def test_the_fair_methods_run_and_stay_within_their_budget(prior_file, pictures,
     files = write_summary(tmp_path)
     assert {"curves-tiny.png", "traces-tiny.png", "figure-denoise-tiny.png"} <= {file.name for file in files}
     tables = (tmp_path / "tables.md").read_text()
-    assert "| denoise, test | BM3D |" in tables
+    assert "| denoise, test | 1 | BM3D |" in tables
     assert "nan" not in tables
     (trace,) = [t["trace"] for t in store.read_traces(plan.setup.key) if t["method"] == "adam_mle"]
     assert trace[0][1] > trace[-1][1]
