@@ -29,8 +29,8 @@ from torch import Tensor
 import aipo
 from aipo import initial
 from aipo.adam import Adam
+from aipo.bench.cells import paper_numbers
 from aipo.bench.protocol import TASKS
-from aipo.bench.tables import paper_numbers
 from aipo.dataset import load_images
 from aipo.files import write_atomically
 from aipo.initial import MaximumLikelihood

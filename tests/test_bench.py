@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import aipo
+from aipo.bench.cells import aggregate, one_setup
 from aipo.bench.classical import CLASSICAL, analyse_haar, synthesise_haar
 from aipo.bench.lbfgs import PlainLBFGS
 from aipo.bench.methods import BUDGET, LONG_PATH, METHODS, NO_LAM, SHORT_PATH
@@ -21,8 +22,8 @@ from aipo.bench.pictures import Pictures, default_pictures, read_pictures
 from aipo.bench.protocol import PROTOCOLS, TASKS
 from aipo.bench.runner import Plan, run
 from aipo.bench.store import Store
-from aipo.bench.summary import verdicts, write_summary
-from aipo.bench.tables import aggregate, one_setup
+from aipo.bench.summary import write_summary
+from aipo.bench.verdicts import verdicts
 from aipo.bench.work import Work
 from aipo.cli import app
 from aipo.errors import InputError

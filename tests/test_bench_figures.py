@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from aipo.bench import summary
+from aipo.bench.cells import Key, Number, aggregate
 from aipo.bench.figures import COLOURS, compare, draw_comparison, draw_curves, draw_traces, png
 from aipo.bench.methods import METHODS, NO_LAM
 from aipo.bench.store import Cell, Setup, Store
 from aipo.bench.summary import write_summary
-from aipo.bench.tables import Key, Number, aggregate
 
 SIZE = 16
 SETUP = Setup((0.5, 1.0), "exact", 0)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from aipo.bench.cells import Key, aggregate, one_setup, paper_numbers
 from aipo.bench.methods import BUDGET, METHODS, NO_LAM
 from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
 from aipo.bench.store import Cell, Setup, Store
-from aipo.bench.summary import best_over_lam, references, verdicts, write_summary
-from aipo.bench.tables import Key, aggregate, one_setup, paper_numbers, rows_of, to_latex, to_markdown
+from aipo.bench.summary import write_summary
+from aipo.bench.tables import best_over_lam, references, rows_of, to_latex, to_markdown
+from aipo.bench.verdicts import verdicts
 from aipo.cli import app
 from aipo.errors import InputError
 from aipo.report import Marked

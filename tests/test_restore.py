@@ -320,6 +320,17 @@ def test_progress_rises_to_the_end(tmp_path, prior, pictures, monkeypatch, solve
     assert (solving[0] > 0) == (solver in ("quick", "paper"))
 
 
+@pytest.mark.parametrize("rule", ["auto", "held-out"])
+def test_progress_rises_to_the_end_while_lam_is_chosen(tmp_path, pictures, rule):
+    """Also with the rule that follows two paths; with a prior that needs all the evaluations."""
+    watcher = Recorder()
+    settings = Settings("denoise", "celeba64-realnvp-small", sigma=0.1, lam=rule)
+    run(prepare(pictures[:1], tmp_path / "out", settings), watcher)
+    *solving, end = watcher.shares
+    assert solving == sorted(solving)
+    assert 0.8 < solving[-1] <= end == 1
+
+
 # --- tasks ---
 
 

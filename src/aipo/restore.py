@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from aipo.choose import Choice, Rule, choose_lambda
+from aipo.choose import EVALS, Choice, Rule, choose_lambda
 from aipo.errors import InputError
 from aipo.files import ensure_folder
 from aipo.images import open_picture, png_bytes, tile
@@ -230,7 +230,7 @@ def _problem(items: Sequence[Item], settings: Settings) -> MapProblem:
 def _solve(problem: MapProblem, settings: Settings, share: Callable[[float], None]) -> tuple[Result, Choice | None]:
     if isinstance(settings.lam, str):
         # Two of the rules follow a second path.
-        follow = _Share(share, 240 if settings.lam in ("sure", "held-out") else 120)
+        follow = _Share(share, EVALS * (2 if settings.lam in ("sure", "held-out") else 1))
         choice = choose_lambda(problem, cast(Rule, settings.lam), callback=follow)
         return choice.result, choice
     solver = SOLVERS[settings.solver](settings.lam)

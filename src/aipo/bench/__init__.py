@@ -6,4 +6,9 @@ work      one chunk of images with one prior and task: their measurements, and t
 methods   how each method solves a chunk, at every lam
 store     rows of results, one file for each chunk and method
 runner    does what is missing
+cells     from rows to numbers: means over images that all methods have
+tables    of those numbers
+verdicts  what of the paper's claim holds, counted
+figures   curves, traces, pictures side by side
+summary   writes all of that into files
 """

@@ -18,10 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from aipo.bench.methods import METHODS, NO_LAM
+from aipo.bench.cells import METRICS, SPLITS, Key, Number, places, short_name
+from aipo.bench.methods import METHODS, NO_LAM, PATHS
 from aipo.bench.protocol import TASKS
 from aipo.bench.store import IDENTITY, Store
-from aipo.bench.tables import METRICS, SPLITS, Key, Number, places, short_name
 
 __all__ = ["Comparison", "compare", "draw_comparison", "draw_curves", "draw_traces", "png"]
 
@@ -43,7 +43,6 @@ COLOURS = {
     "biharmonic": "#4c5a66",
     "wavelets": "#6b6b55",
 }
-PATHS = ("path", "path_long")
 # Of sensing, what was observed is no picture.
 OBSERVED = ("denoise", "inpaint")
 LEGEND = 0.8  # height of a legend of all methods, in inches

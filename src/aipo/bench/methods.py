@@ -24,7 +24,7 @@ from aipo.solvers.amortized import Amortized
 from aipo.solvers.fixed import FixedLambda
 from aipo.solvers.path import FollowPath, follow_path
 
-__all__ = ["BUDGET", "METHODS", "NO_LAM", "Method", "Outcome", "Solve"]
+__all__ = ["BUDGET", "METHODS", "NO_LAM", "PATHS", "Method", "Outcome", "Solve"]
 
 # Of the path solver, for all lam together: a fiftieth of what Algorithm 2 takes, and a twentieth.
 SHORT_PATH, LONG_PATH = 65, 300
@@ -165,6 +165,7 @@ def _lbfgs(work: Work, methods: Sequence[Method]) -> list[Outcome]:
 AIPO, PRINTED = Amortized(), Amortized(decay="round")
 CONSTANT, DECAYED = FixedLambda(), FixedLambda.decayed(alpha=TUNED_ALPHA)
 BUDGET = "aipo_printed"
+PATHS = ("path", "path_long")
 _constant, _decayed = _adam(CONSTANT), _adam(DECAYED)
 
 

@@ -1,126 +1,36 @@
-"""Means, standard errors and medians of every cell, and tables of them beside the paper's."""
+"""Tables of the numbers of cells, and how they are written as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
-import csv
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
+from aipo.bench.cells import (
+    SAME_PICTURES,
+    Key,
+    Number,
+    aggregate,
+    alike,
+    best_lam,
+    knowing_lam,
+    paper_numbers,
+    places,
+    short_name,
+)
 from aipo.bench.methods import METHODS, NO_LAM
-from aipo.bench.protocol import TASKS
-from aipo.errors import InputError
 from aipo.report import Marked
 
-__all__ = [
-    *("METRICS", "SPLITS", "Key", "Number", "aggregate", "one_setup", "paper_numbers", "places", "rows_of"),
-    *("short_name", "to_csv", "to_latex", "to_markdown"),
-]
+__all__ = ["Table", "best_over_lam", "images_of", "references", "rows_of", "to_csv", "to_latex", "to_markdown"]
 
-METRICS = {"map_loss": "MAP loss, nats", "psnr": "PSNR, dB"}
-SPLITS = {"test": "Test", "ood": "OOD", "fairface": "FairFace"}
-
-
-@dataclass(frozen=True)
-class Key:
-    """A number of a table."""
-
-    metric: str
-    task: str
-    prior: str
-    split: str
-    lam: float
-    method: str
-
-
-@dataclass(frozen=True)
-class Number:
-    mean: float
-    se: float
-    count: int = 0
-    median: float = math.nan
-
-    def text(self, digits: int) -> str:
-        # A single image has no standard error.
-        return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.se) else f" ± {self.se:.{digits}f}")
-
-
-def one_setup(rows: list[dict[str, Any]], setup: str | None = None) -> list[dict[str, Any]]:
-    """The rows of one setup, each image once, though chunks may overlap; refused if they do not belong together."""
-    setups = sorted({row["setup"] for row in rows})
-    if setup is None and len(setups) > 1:
-        raise InputError(f"these results have different settings; choose one with --setup: {', '.join(setups)}")
-    chosen = setup or setups[0]
-    if chosen not in setups:
-        raise InputError(f"no results have the setup {chosen}; there are {', '.join(setups)}")
-    rows = [row for row in rows if row["setup"] == chosen]
-    seen: dict[tuple[str, ...], str] = {}
-    for row in rows:
-        for what, version, kind in (
-            ((row["method"],), "settings", "settings"),
-            ((row["prior"],), "prior_sha256", "weights"),
-            ((row["prior"], row["split"]), "fingerprint", "pictures"),
-        ):
-            if seen.setdefault((kind, *what), row[version]) != row[version]:
-                raise InputError(f"{' '.join(what)} was measured with different {kind} here; move one set of rows away")
-    unique: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row["date"]):
-        unique[tuple(row[k] for k in ("prior", "task", "split", "method", "lam", "image"))] = row
-    return list(unique.values())
-
-
-def short_name(prior: str) -> str:
-    """As the paper calls it."""
-    return prior.removeprefix("celeba64-")
-
-
-def aggregate(rows: Iterable[dict[str, Any]]) -> dict[Key, Number]:
-    """Mean, standard error and median over images; those whose loss is not finite are left out, and not counted.
-
-    Methods that know no lam have no loss, only pictures.
-    """
-    values: dict[Key, list[float]] = defaultdict(list)
-    for row in rows:
-        failed = row["lam"] != NO_LAM and not math.isfinite(row["loss"])
-        for metric, column in zip(METRICS, ("loss", "psnr"), strict=True):
-            if not failed and math.isfinite(row[column]):
-                prior = short_name(row["prior"])
-                values[Key(metric, row["task"], prior, row["split"], row["lam"], row["method"])].append(row[column])
-    return {key: _number(found) for key, found in values.items()}
-
-
-def _number(values: list[float]) -> Number:
-    se = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Number(statistics.fmean(values), se, len(values), statistics.median(values))
-
-
-def paper_numbers() -> dict[Key, Number]:
-    """The 640 numbers of the paper's tables."""
-    with (Path(__file__).parent / "paper.csv").open(newline="") as file:
-        return {
-            Key(r["metric"], r["task"], r["prior"], r["split"], float(r["lam"]), r["method"]): Number(
-                float(r["mean"]), float(r["se"])
-            )
-            for r in csv.DictReader(file)
-        }
-
-
-def places(numbers: dict[Key, Number]) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Task, prior, split and the methods there that know lam, in the order of the protocols."""
-    found = {(key.task, key.prior, key.split) for key in numbers}
-    tasks, splits = list(TASKS), list(SPLITS)
-    for task, prior, split in sorted(found, key=lambda f: (tasks.index(f[0]), f[1], splits.index(f[2]))):
-        here = {key.method for key in numbers if (key.task, key.prior, key.split) == (task, prior, split)}
-        yield task, prior, split, [name for name, method in METHODS.items() if name in here and method.knows_lam]
+Table = tuple[list[str], list[list[str]]]  # its header and its body
 
 
 def rows_of(
     numbers: dict[Key, Number], metric: str, task: str, prior: str, split: str, methods: Iterable[str], beside: bool
-) -> tuple[list[str], list[list[str]]]:
+) -> Table:
     """One table: a row for each lam, a column for each method, with the paper's number in brackets if `beside`.
 
     The best mean of each row is marked.
@@ -142,6 +52,57 @@ def rows_of(
             cells.append(Marked(text) if key in numbers and numbers[key].mean == best else text)
         body.append([f"{lam:g}", *cells])
     return ["lam", *methods], body
+
+
+def best_over_lam(numbers: dict[Key, Number], images: dict[tuple[str, str, str], str]) -> Table:
+    """For each task, prior and split the highest mean PSNR of each method, and the lam where it has it."""
+    found = best_lam(numbers)
+    methods = [name for name in METHODS if any(name in here for here in found.values())]
+    body = []
+    for place, here in found.items():
+        highest = max(best for best, _ in here.values())
+        cells = [f"{here[name][0]:.2f} (lam {here[name][1]:g})" if name in here else "-" for name in methods]
+        marked = [name in here and here[name][0] == highest for name in methods]
+        cells = [Marked(cell) if mark else cell for cell, mark in zip(cells, marked, strict=True)]
+        body.append([", ".join(place), images[place], *cells])
+    return ["where", "images", *methods], body
+
+
+def references(rows: list[dict[str, Any]]) -> Table:
+    """The methods that know no lam, and thus no prior, beside the best mean over lam and methods with each prior.
+
+    Only priors that met the same pictures are compared: faces drawn from a prior are its own.
+    """
+    rows = alike(rows, SAME_PICTURES)
+    numbers = aggregate(rows)
+    best = {place: max(quality for quality, _ in here.values()) for place, here in best_lam(numbers).items()}
+    priors = sorted({prior for _, prior, _ in best})
+    pictures = {(short_name(row["prior"]), row["split"]): row["fingerprint"] for row in rows}
+    body: dict[tuple[str, ...], list[str]] = {}
+    for (task, prior, split, _), name in product(places(numbers), METHODS):
+        key = Key("psnr", task, prior, split, NO_LAM, name)
+        if key not in numbers:
+            continue
+        shown = pictures[prior, split]
+        same = [other for other in priors if pictures.get((other, split)) == shown and (task, other, split) in best]
+        qualities = {other: best[task, other, split] for other in same}
+        highest = max([numbers[key].mean, *qualities.values()])
+        cells = [(numbers[key].mean, numbers[key].text(2))]
+        cells += [(qualities[p], f"{qualities[p]:.2f}") if p in qualities else (math.nan, "-") for p in priors]
+        marked = [Marked(text) if quality == highest else text for quality, text in cells]
+        where = [f"{task}, {split}", f"{numbers[key].count}"]
+        body[task, split, shown, name] = [*where, METHODS[name].title, *marked]
+    return ["where", "images", "method", "PSNR, dB", *(f"best with {prior}" for prior in priors)], list(body.values())
+
+
+def images_of(numbers: dict[Key, Number], rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
+    """How many, by task, prior and split; before a run is at its end, some methods have more of them."""
+    shown = {(key.task, key.prior, key.split): number.count for key, number in numbers.items() if key.lam != NO_LAM}
+    measured: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for row in knowing_lam(rows):
+        measured[row["task"], short_name(row["prior"]), row["split"]].add(row["image"])
+    total = {place: len(images) for place, images in measured.items()}
+    return {place: f"{n}" if n == total[place] else f"{n} of {total[place]}" for place, n in shown.items()}
 
 
 def to_markdown(header: list[str], body: list[list[str]]) -> str:
