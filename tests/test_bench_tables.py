@@ -51,7 +51,7 @@ def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
         *picture_rows("denoise", "celeba64-glow", "test", "bm3d", NO_LAM, [29.0, 31.0]),
         *picture_rows("denoise", "celeba64-glow", "test", "path", 0.3, [29.0, 29.0]),
         *picture_rows("denoise", "celeba64-glow", "test", "path", 1.0, [26.0, 26.0]),
-        *picture_rows("denoise", "celeba64-tarflow", "test", "aipo", 0.3, [28.0, 28.0]),
+        *picture_rows("denoise", "celeba64-tarflow", "test", "path", 0.3, [28.0, 28.0]),
         # Images that no prior restored.
         *picture_rows("inpaint", "celeba64-glow", "ood", "biharmonic", NO_LAM, [25.0], "those"),
     ]
@@ -65,7 +65,7 @@ def test_classical_methods_are_compared_with_each_prior_not_with_each_other():
     assert [[isinstance(cell, Marked) for cell in line].index(True) for line in body] == [3, 4, 3]
     assert not any(isinstance(cell, Marked) for line in body for cell in line[-1:])
     # Only images that all of them have are compared.
-    more = picture_rows("denoise", "celeba64-tarflow", "test", "aipo", 0.3, [28.0, 28.0, 99.0])[2:]
+    more = picture_rows("denoise", "celeba64-tarflow", "test", "path", 0.3, [28.0, 28.0, 99.0])[2:]
     assert references([*rows, *more]) == (header, body)
     fewer = [row for row in rows if (row["prior"], row["image"]) != ("celeba64-tarflow", 1)]
     assert references(fewer)[1][0] == ["denoise, test", "1", "BM3D", "29.00", "29.00", "28.00"]
@@ -299,6 +299,8 @@ def test_verdicts_compare_images_that_all_methods_have():
     # A method that knows no lam takes no image from them: on both together the path is better.
     rows = [*make_rows({"aipo": [(10, 100)], "path": [(20, 1)]}), {**make_rows({"bm3d": [(1,)]})[0], "lam": NO_LAM}]
     assert "in 1 of 1 cells" in verdicts(rows)[0]
+    tuned = make_rows({"aipo": [(10, 100)], "lbfgs": [(20, 1)]})
+    assert "L-BFGS from MLE: 1 of 1 cells" in verdicts([*tuned, rows[-1]])[0]
     # No image is shared: nothing to say.
     rows = [
         {**row, "image": row["image"] + (row["method"] == "path")}
