@@ -327,7 +327,9 @@ def test_the_command_line_reports_what_it_ran(finished):
     assert (latex.count(r"\begin{table}"), latex.count(r"\textbf{")) == (5, 6)
     assert (folder / "tables.csv").read_text().startswith("metric,task,prior")
     page = (folder / "report.html").read_text()
-    assert (page.count("<table"), page.count('<td class="marked">')) == (5, 6)
+    # ... and on the page one that names the methods, and the counts as a list.
+    assert (page.count("<table"), page.count('<td class="marked">')) == (6, 6)
+    assert "<li>AIPO has a lower mean loss than all three constant steps in" in page
     assert 'class="chart"' in page
 
 

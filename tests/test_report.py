@@ -58,7 +58,7 @@ def make(path, text="plain", command="aipo demo --seed 0"):
     rows = [[Picture(text, random_image(), note=text), Picture("second", random_image(seed=1))]]
     rows.append([Picture("mask", random_image(channels=1))])
     sections = [
-        Section(text, text=f"{text}\n\nanother paragraph", rows=rows),
+        Section(text, text=f"{text}\n\nanother paragraph", points=[text, "another point"], rows=rows),
         Section("numbers", table=(["image", text], [[text, 12.5], ["b", text]])),
     ]
     write_report(path, text, text, sections, {text: text, "seed": 0}, command)
@@ -71,6 +71,7 @@ def test_everything_given_is_shown(tmp_path):
     for words in (
         "plain",
         "another paragraph",
+        "another point",
         "second",
         "numbers",
         "12.5",
@@ -97,8 +98,8 @@ def test_all_text_is_escaped(tmp_path):
     html, page = make(tmp_path / "report.html", text=NASTY, command=NASTY)
     assert page.all("script") == []
     assert "<script" not in html
-    # title, heading, intro; section heading, text, caption, note; header, 2 cells; 2 of the settings; command
-    assert page.text.count(NASTY) == 13
+    # title, heading, intro; section heading, text, point, caption, note; header, 2 cells; 2 of the settings; command
+    assert page.text.count(NASTY) == 14
     assert page.all("img")[0]["alt"] == NASTY
 
 

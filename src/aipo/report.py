@@ -54,11 +54,12 @@ class Marked(str):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: text, sliders with curves, rows of pictures, strips, a table and a chart; each may be empty.
+    """A part of the page: text, points, sliders with curves, rows of pictures, strips, a table, a chart; all optional.
 
     Attributes:
         heading: The section's title.
         text: Plain text; an empty line starts a new paragraph.
+        points: Plain texts, shown as a list.
         sliders: Pairs of pictures of the same size, before and after, one over the other with a slider between them.
         rows: Pictures shown side by side, row by row.
         strips: Small pictures in a line that scrolls sideways, such as restorations over lam.
@@ -69,6 +70,7 @@ class Section:
 
     heading: str
     text: str = ""
+    points: Sequence[str] = ()
     sliders: Sequence[tuple[Picture, Picture]] = ()
     rows: Sequence[Sequence[Picture]] = ()
     strips: Sequence[Sequence[Picture]] = ()
@@ -155,6 +157,7 @@ def _section(name: str, section: Section) -> str:
     return f"""<section aria-labelledby="{name}">
 <h2 id="{name}">{escape(section.heading)}</h2>
 {_paragraphs(section.text)}
+{_list(section.points)}
 {compared}
 {rows}
 {strips}
@@ -234,6 +237,11 @@ def _paragraphs(text: str) -> str:
     return "\n".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
 
 
+def _list(points: Sequence[str]) -> str:
+    items = "\n".join(f"<li>{escape(point)}</li>" for point in points)
+    return f"<ul>\n{items}\n</ul>" if points else ""
+
+
 STYLE = f"""
 :root {{
   color-scheme: light dark;
@@ -254,6 +262,8 @@ h1 {{ margin: 0 0 .75rem; font-size: 1.9rem; line-height: 1.2; letter-spacing: -
 h2 {{ margin: 0 0 .75rem; font-size: 1.3rem; line-height: 1.3; }}
 h3 {{ margin: 1.75rem 0 .5rem; font-size: 1rem; }}
 p {{ margin: 0 0 1rem; max-width: 46rem; overflow-wrap: anywhere; }}
+ul {{ margin: 0 0 1rem; padding-left: 1.25rem; max-width: 46rem; overflow-wrap: anywhere; }}
+li {{ margin-bottom: .5rem; }}
 header {{ padding-bottom: .5rem; border-bottom: 3px solid var(--accent); }}
 section {{ margin-top: 2.5rem; }}
 section + section {{ padding-top: 2rem; border-top: 1px solid var(--line); }}

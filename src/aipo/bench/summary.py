@@ -39,10 +39,10 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     tables = _tables(numbers, rows, beside_paper)
     brackets = "; the paper's numbers in brackets" if beside_paper else ""
     present = {key.method for key in numbers}
-    columns = "; ".join(f"{name}: {method.title}" for name, method in METHODS.items() if name in present)
+    columns = [[name, method.title] for name, method in METHODS.items() if name in present]
     what = "Mean and standard error over the images that all methods of a table have, the best of each row in bold"
-    intro = f"{what}{brackets}. {columns}."
-    markdown = ["# Results\n", f"{intro}\n"]
+    intro = f"{what}{brackets}."
+    markdown = ["# Results\n", f"{intro} {'; '.join(f'{name}: {title}' for name, title in columns)}.\n"]
     markdown += [*(f"- {line}" for line in findings), ""]
     markdown += [f"## {caption}\n\n{to_markdown(*table)}" for caption, table in tables.items()]
     files = {
@@ -50,7 +50,10 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
         "tables.tex": "\n".join(to_latex(*table, caption) for caption, table in tables.items()).encode(),
         "tables.csv": to_csv(numbers).encode(),
     }
-    sections = []
+    sections = [
+        Section("What comes out, counted", points=findings),
+        Section("The methods", table=(["column", "method"], columns)),
+    ]
     for name, heading, caption, content in _figures(Store(folder), numbers, rows):
         files[name] = content
         sections.append(Section(heading, chart=(caption, content)))
@@ -58,7 +61,7 @@ def write_summary(folder: Path, setup: str | None = None, beside_paper: bool = T
     for name, content in files.items():
         write_atomically(folder / name, content)
     page = folder / "report.html"
-    write_report(page, "AIPO benchmark", "\n\n".join([intro, *findings]), sections, _settings(rows))
+    write_report(page, "AIPO benchmark", intro, sections, _settings(rows))
     return [*(folder / name for name in files), page]
 
 
