@@ -71,7 +71,9 @@ def _tables(numbers: dict[Key, Number], rows: list[dict[str, Any]], beside_paper
     tables = {"At the best lam of each method: PSNR, dB": best_over_lam(numbers, images)}
     for task, prior, split, methods in places(numbers):
         for metric, title in METRICS.items() if methods else ():
-            caption = f"{TASKS[task].title}; {prior}; {split}, {images[task, prior, split]} images; {title}"
+            count = images[task, prior, split]
+            counted = f"{count} image" if count == "1" else f"{count} images"
+            caption = f"{TASKS[task].title}; {prior}; {split}, {counted}; {title}"
             tables[caption] = rows_of(numbers, metric, task, prior, split, methods, beside_paper)
     tables["Without a learnt prior: PSNR, dB"] = references(rows)
     return {caption: (header, body) for caption, (header, body) in tables.items() if body}
