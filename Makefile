@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo app test test-app check docs format clean
+.PHONY: install locked audit demo app test test-attacks test-app test-browser check docs format clean
 
 install: $(VENV)/.installed
 
@@ -15,11 +15,18 @@ app: $(VENV)/.installed-app
 	$(BIN)/aipo app
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --ignore=tests/app
+	$(BIN)/pytest -n 2 --ignore=tests/web --ignore=tests/attacks
+
+# Files, options and kills that nobody should have to fear: a seeded corpus.
+test-attacks: $(VENV)/.installed-dev
+	$(BIN)/pytest -n 2 tests/attacks --ignore=tests/attacks/test_app_requests.py
+
+test-app: $(VENV)/.installed-browser-tests
+	$(BIN)/pytest tests/web tests/attacks/test_app_requests.py --ignore=tests/web/browser
 
 # The app in a real browser: needs Chromium, as `chromium` on the PATH or named by $CHROMIUM.
-test-app: $(VENV)/.installed-browser-tests
-	$(BIN)/pytest tests/test_app.py tests/app
+test-browser: $(VENV)/.installed-browser-tests
+	$(BIN)/pytest tests/web/browser
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -45,5 +52,22 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
+# The tested set of versions with the hash of every file checked, all extras at once: what continuous integration uses.
+# torch comes first: asked for hashes, pip would take the index's large build although a CPU build is at hand.
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --constraint constraints.txt --dest $(VENV)/torch torch
+	$(BIN)/python scripts/lock.py --check $(VENV)/torch/*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(VENV)/torch/*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(VENV)/.installed $(addprefix $(VENV)/.installed-,app browser-tests dev docs)
+
+# Whether an advisory has been published for any of them; needs a network that reaches the database.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)-audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict
+
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache .hypothesis

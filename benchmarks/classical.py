@@ -1,4 +1,4 @@
-"""PSNR of the classical methods over their weights, on validation faces: what `aipo.bench.classical` fixes.
+"""PSNR of the classical methods over their weights, on validation faces: what `aipo.evaluation.classical` fixes.
 
 python benchmarks/classical.py --data FOLDER [--count 12]
 """
@@ -9,11 +9,11 @@ import argparse
 from pathlib import Path
 
 import aipo
-from aipo.bench import classical
-from aipo.bench.protocol import TASKS
-from aipo.bench.work import Work
-from aipo.dataset import load_images
-from aipo.metrics import psnr
+from aipo.evaluation import classical
+from aipo.evaluation.chunk import Chunk
+from aipo.evaluation.protocol import EXPERIMENTS
+from aipo.images.metrics import psnr
+from aipo.training.dataset import load_images
 
 
 def main() -> None:
@@ -29,14 +29,14 @@ def main() -> None:
     }
     for name, methods in classical.CLASSICAL.items():
         for task, method in methods.items():
-            operator = TASKS[task].make_operator(prior.image_shape)
+            operator = EXPERIMENTS[task].make_operator(prior.image_shape)
             numbers = tuple(range(len(truth)))
-            work = Work(prior, TASKS[task], operator, truth, numbers, (), 0, "exact", {})
+            chunk = Chunk(prior, EXPERIMENTS[task], operator, truth, numbers, (), 0, "exact", {})
             constant, values = grids.get(name, (None, (None,)))
             for value in values:
                 if constant:
                     setattr(classical, constant, value)
-                found = psnr(method(work).clamp(0, 1), truth)
+                found = psnr(method(chunk).clamp(0, 1), truth)
                 print(f"{name:12} {task:8} {value or '':<6} {found.mean():.2f} dB", flush=True)
 
 

@@ -1,7 +1,7 @@
 """Gradients of P per second: normflows, our flows by autograd, and the engine in each precision, side by side.
 
-    python benchmarks/engine.py [--priors NAME...] [--batches 1 16 64 200] [--seconds 2] [--json FILE]
-        [--parts speed memory sensing solve profile]
+    python benchmarks/engine.py [--priors NAME...] [--batches 1 16 64 200] [--seconds 2]
+        [--parts speed memory sensing solve profile] [--json results/engine.json] [--name h200]
 
 speed    each method at each batch: gradients per second, TFLOP/s and their share of the matrix-multiply ceiling
          measured in the same run, and the error against float64. The FLOP of a gradient are those of two forward
@@ -11,14 +11,14 @@ sensing  how much of an evaluation goes into D with a dense matrix, m = 4000.
 solve    the same solves in exact and in fast precision: how far apart the losses end (GPU only).
 profile  the kernels that take most of a gradient in fast precision at batch 200 (GPU only).
 
-Rows of other priors that FILE has from an earlier run stay. The images are drawn from the priors, so nothing is needed
-but this repository. docs/performance.md shows the results.
+With --json the run is kept in that file under its name, by default the machine's; rows of other priors from an earlier
+run stay. The images are drawn from the priors, so nothing is needed but this repository. docs/performance.md shows the
+results.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results import load_run, save_run
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import aipo
-from aipo.engine import Engine, differentiate, exact_float32
-from aipo.files import write_atomically
+from aipo.engine.engine import Engine, differentiate, exact_float32
 from aipo.flows.multiscale import MultiScale
 from aipo.flows.presets import make_flow
 
@@ -40,13 +40,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def synchronise() -> None:
+def synchronize() -> None:
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
 def seconds_each(functions: dict[str, Callable[[], Any]], at_least: float) -> dict[str, float]:
-    """The median time of a call of each, in turns, so that all meet the same state of the machine.
+    """The median seconds of a call of each. They take turns, so that all meet the same state of the machine.
 
     On a GPU a turn is a group of calls, which need not wait for each other.
     """
@@ -54,10 +54,10 @@ def seconds_each(functions: dict[str, Callable[[], Any]], at_least: float) -> di
     for name, f in functions.items():
         for _ in range(3):
             f()
-        synchronise()
+        synchronize()
         start = time.perf_counter()
         f()
-        synchronise()
+        synchronize()
         groups[name] = max(1, round(0.1 * at_least / (time.perf_counter() - start))) if DEVICE == "cuda" else 1
     begin = time.perf_counter()
     while time.perf_counter() - begin < at_least * len(functions) or min(map(len, times.values())) < 5:
@@ -65,7 +65,7 @@ def seconds_each(functions: dict[str, Callable[[], Any]], at_least: float) -> di
             start = time.perf_counter()
             for _ in range(groups[name]):
                 f()
-            synchronise()
+            synchronize()
             times[name].append((time.perf_counter() - start) / groups[name])
     return {name: statistics.median(found) for name, found in times.items()}
 
@@ -218,7 +218,7 @@ def solve(name: str, count: int = 16) -> list[dict[str, Any]]:
     }
     solvers: dict[str, Any] = {
         "Adam, 400": aipo.FixedLambda.decayed(400),
-        "path to one lam, 300": aipo.FollowPath((0.5,), 300, tolerance=0.01),
+        "path to one lam, 300": aipo.LBFGS(300, tolerance=0.01),
     }
     rows = []
     for task, (operator, noise) in tasks.items():
@@ -228,8 +228,8 @@ def solve(name: str, count: int = 16) -> list[dict[str, Any]]:
             for precision in ("exact", "fast"):
                 problem = aipo.MapProblem(prior, operator, noise, y, precision=precision)
                 start = time.perf_counter()
-                losses[precision] = solver.solve(problem, 0.5, aipo.initial.gaussian(problem)).loss.flatten()
-                synchronise()
+                losses[precision] = solver.solve(problem, 0.5, aipo.initial.gaussian(problem)).loss
+                synchronize()
                 seconds[precision] = time.perf_counter() - start
             apart = losses["fast"] - losses["exact"]
             rows.append(
@@ -257,10 +257,10 @@ def profile(name: str, batch: int = 200, shown: int = 12) -> list[dict[str, Any]
     engine = Engine(prior.flow, precision="fast")
     for _ in range(3):
         engine._compute(x)
-    synchronise()
+    synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
         engine._compute(x)
-        synchronise()
+        synchronize()
     events = sorted(recorded.key_averages(), key=lambda event: -event.self_device_time_total)
     total = sum(event.self_device_time_total for event in events)
     rows = []
@@ -278,6 +278,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--parts", nargs="+", default=["speed", "memory", "sensing", "solve", "profile"])
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--name", default=torch.cuda.get_device_name().split()[-1].lower() if DEVICE == "cuda" else "cpu"
+    )
     args = parser.parse_args()
     report: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
@@ -291,17 +294,16 @@ def main() -> None:
     report["ceiling_tflops"] = {k: v / 1e12 for k, v in ceilings.items()}
     print(report, flush=True)
 
-    if args.json and args.json.exists():
-        before = json.loads(args.json.read_text())
-        if any(before[key] != report[key] for key in ("hardware", "threads", "torch")):
-            parser.error(f"{args.json} is of another machine")
-        report = {**before, **report}
+    before = load_run(args.json, args.name) if args.json else {}
+    if before and any(before[key] != report[key] for key in ("hardware", "threads", "torch")):
+        parser.error(f"{args.name} in {args.json} is of another machine")
+    report = {**before, **report}
 
     def keep(part: str, rows: list[dict[str, Any]]) -> None:
         new = {row["prior"] for row in rows}
         report[part] = [row for row in report.get(part, []) if row["prior"] not in new] + rows
         if args.json:
-            write_atomically(args.json, (json.dumps(report, indent=1) + "\n").encode())
+            save_run(args.json, args.name, report)
 
     for name in args.priors:
         if "speed" in args.parts:

@@ -1,15 +1,24 @@
-"""The tables of docs/performance.md, from the JSON files that engine.py wrote.
+"""The page docs/performance-results.md, from results/engine.json, which engine.py wrote.
 
-python benchmarks/engine_report.py
+python benchmarks/engine_report.py > docs/performance-results.md
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "engine"
+from results import RESULTS, load_runs
+
+INTRODUCTION = """\
+# Results of the engine benchmark
+
+How fast is one value and gradient of P, how exact, and how much memory does it take? This page has the numbers;
+[performance.md](performance.md) explains them.
+
+`python benchmarks/engine_report.py` prints this page from `results/engine.json`, which `benchmarks/engine.py` wrote: on
+the GPU with `--seconds 0.4` (the TarFlow, after a fix, with `--seconds 0.2`), on the CPU with `--batches 1 16 --seconds
+3`. A star in a table: normflows has no TarFlow, so its baseline is our own flow by autograd. What came out:
+"""
 
 
 def row(*cells: object) -> str:
@@ -19,6 +28,31 @@ def row(*cells: object) -> str:
 def head(*cells: str) -> None:
     print("\n" + row(*cells))
     print(row(*["---"] * len(cells)))
+
+
+def summary(report: dict[str, Any]) -> None:
+    """The findings on one machine, as a list."""
+    rows, mode = report["speed"], report["speed"][-1]["method"]
+    print(f"\n**{report['hardware']}**\n")
+    for batch in (min(r["batch"] for r in rows), max(r["batch"] for r in rows)):
+        here = [r for r in rows if r["batch"] == batch]
+        baseline = {r["prior"]: r for r in reversed(here)}  # the first of each prior, as in the table
+        gain = {
+            r["prior"]: r["gradients_per_second"] / baseline[r["prior"]]["gradients_per_second"]
+            for r in here
+            if r["method"] == mode
+        }
+        others = [value for prior, value in gain.items() if "tarflow" not in prior]
+        print(f"- `{mode}`, batch {batch}: {min(others):.1f} to {max(others):.1f} times as fast as normflows;")
+        print(f"  the TarFlow {gain['celeba64-tarflow']:.1f} times as fast as our own flow by autograd.")
+    for method in dict.fromkeys(r["method"] for r in rows if r["method"].startswith("engine")):
+        wrong = [(r["error"]["nats"], r["prior"]) for r in rows if r["method"] == method]
+        others = max(nats for nats, prior in wrong if "tarflow" not in prior)
+        tarflow = max(nats for nats, prior in wrong if "tarflow" in prior)
+        print(f"- `{method}`: P is off by {others:.2g} nats at most, with the TarFlow by {tarflow:.2g}.")
+    large = {r["method"]: r["peak_bytes"] / 2**20 for r in report["memory"] if r["prior"] == "glow, 256x256"}
+    print(f"- One 256x256 image with a Glow takes {large['exact']:.1f} MiB in `exact`, {large['exact, recompute']:.1f}")
+    print(f"  with `recompute`, and {large['autograd']:.1f} by autograd.")
 
 
 def speed(report: dict[str, Any]) -> None:
@@ -92,8 +126,11 @@ PARTS = {
 
 
 def main() -> None:
-    for file in ("h200.json", "cpu.json"):
-        report = json.loads((RESULTS / file).read_text())
+    reports = list(load_runs(RESULTS / "engine.json").values())
+    print(INTRODUCTION, end="")
+    for report in reports:
+        summary(report)
+    for report in reports:
         ceilings = ", ".join(f"{name} {value:.3g}" for name, value in report["ceiling_tflops"].items())
         print(f"\n## {report['hardware']}, torch {report['torch']}, {report['threads']} threads, {report['date']}")
         print(f"\nMatrix-multiply ceiling, TFLOP/s: {ceilings}.")

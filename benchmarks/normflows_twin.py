@@ -13,8 +13,10 @@ import normflows as nf
 import torch
 from torch import Tensor, nn
 
-from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1, Permute, haar, opponent, soft_clamp
-from aipo.flows.multiscale import CENTRE, SCALE, MultiScale, Step
+from aipo.flows.layers import ActNorm, AffineCoupling, Invertible1x1, Permute, soft_clamp
+from aipo.flows.multiscale import CENTER, SCALE, MultiScale, Step
+from aipo.transforms.color import opponent
+from aipo.transforms.haar import haar
 
 __all__ = ["NormflowsTwin"]
 
@@ -65,7 +67,7 @@ class NormflowsTwin(nn.Module):
         self.splits = copy.deepcopy(flow.splits)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        h = opponent((x - CENTRE) * SCALE)
+        h = opponent((x - CENTER) * SCALE)
         value = x.new_full((len(x),), self.num_dims * (math.log(SCALE) - 0.5 * math.log(2 * math.pi)))
         for i, (level, inverted) in enumerate(zip(self.levels, self.inverted, strict=True)):
             h = haar(h)

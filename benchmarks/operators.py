@@ -1,6 +1,6 @@
 """Does the model of the Hessian ever hurt? FollowPath against plain L-BFGS, for every linear operator and prior.
 
-    python benchmarks/operators.py [PRIOR ...] [--evals 40] [--lam 0.5] [--json FILE]
+    python benchmarks/operators.py [PRIOR ...] [--evals 40] [--lam 0.5] [--json results/operators.json]
 
 Two pictures that ship with the package (the astronaut, and a face drawn from the prior), one lam, the same start and
 the same number of evaluations. Negative differences mean that the model helps.
@@ -9,16 +9,15 @@ the same number of evaluations. Negative differences mean that the model helps.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from results import save
 
 import aipo
 from aipo import operators as ops
-from aipo.files import write_atomically
 
 SHAPE = (3, 64, 64)
 
@@ -51,8 +50,7 @@ def main() -> None:
             noise = aipo.Gaussian(sigma)
             problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1))
             losses = {
-                model: aipo.FollowPath((args.lam,), args.evals, model=model).solve(problem, args.lam).loss[:, 0]
-                for model in ("none", "local")
+                model: aipo.LBFGS(args.evals, model=model).solve(problem, args.lam).loss for model in ("none", "local")
             }
             means = {model: loss.mean().item() for model, loss in losses.items()}
             rows.append({"prior": name, "operator": case, **{m: loss.tolist() for m, loss in losses.items()}})
@@ -63,7 +61,7 @@ def main() -> None:
             )
     if args.json:
         about = {"evals": args.evals, "lam": args.lam, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__}
-        write_atomically(args.json, (json.dumps({**about, "rows": rows}, indent=1) + "\n").encode())
+        save(args.json, {**about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,39 +1,39 @@
 """Loss above the best known minimum along lam: `FollowPath` against Adam, plain L-BFGS and the paper's Algorithm 2.
 
-    python benchmarks/path.py PRIOR TASK --data FOLDER --json FILE [--images test] [--count 50]
-        [--paper-count 50] [--single-count 12] [--precision fast]
-        [--parts paths paper single]
+    python benchmarks/path.py PRIOR TASK --data FOLDER [--images test] [--count 50] [--paper-count 50]
+        [--single-count 12] [--precision fast] [--parts paths paper single] [--json FILE] [--name NAME]
 
-Three parts, written to FILE one after the other; what is in FILE from earlier runs stays. --parts chooses some:
+The run is kept under NAME in FILE, by default PRIOR-TASK in results/path.json. It has three parts; those that are not
+measured now stay as they are:
 
 paths   all five lam. `FollowPath` with 70, 120 and 300 evaluations and with its three models of the Hessian, and five
         independent cosine-decayed Adam solves of 250 evaluations from the same start.
 paper   Algorithm 2 with the paper's settings, once per lam, and `FollowPath` with 70 evaluations, on the same images.
 single  one lam (0.3 and 2), every method at 30, 60, 120 and 400 evaluations, on the first few images.
 
-The reference of each image and lam is the lowest loss found by any of them, by a path of 300 evaluations, and by 1000
-steps of decayed Adam from the best of all paths. All losses are evaluated in exact float32 at the end, whatever the
-solvers used. benchmarks/path_report.py prints the tables and draws the figure.
+The reference of each image and lam is the lowest loss that any of them finds, or that 1000 steps of decayed Adam find
+from the best of all paths. All losses are evaluated in exact float32 at the end, whatever the solvers used.
+benchmarks/path_report.py prints the tables and draws the figure.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from priors import SETS, tasks
+from results import RESULTS, load_run, save_run, short_name
 from torch import Tensor
 
 import aipo
-from aipo.dataset import load_images
-from aipo.files import write_atomically
-from aipo.metrics import psnr
-from aipo.solvers.path import LAMBDAS
+from aipo.evaluation.protocol import EXPERIMENTS
+from aipo.images.metrics import psnr
+from aipo.solvers.follow_path import LAMBDAS
+from aipo.training.dataset import load_images
+from priors import SETS, SHAPE
 
 SINGLE = (0.3, 2.0)
 BUDGETS = (30, 60, 120, 400)
@@ -46,7 +46,7 @@ class Bench:
         self.prior = aipo.load_prior(args.prior).to(self.device)
         images = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True)
         self.truth = images.to(self.device).float() / 255
-        self.operator, self.noise = tasks()[args.task]
+        self.operator, self.noise = EXPERIMENTS[args.task].make_operator(SHAPE), EXPERIMENTS[args.task].noise
         self.y = self.operator.measure(self.truth, self.noise, seed=1)
         self.best = torch.full((len(images), len(LAMBDAS)), torch.inf, device=self.device)
         self.report: dict[str, Any] = {
@@ -61,11 +61,11 @@ class Bench:
             "torch": torch.__version__,
             "precision": args.precision,
         }
-        if args.json.exists():
-            before = json.loads(args.json.read_text())
-            if any(before.get(key) != self.report[key] for key in ("sha256", "task", "images", "count")):
-                raise SystemExit(f"{args.json} is of another prior, task or set of images")
-            self.report = {**before, **self.report}
+        self.name = args.name or f"{short_name(self.prior.name)}-{args.task}"
+        before = load_run(args.json, self.name)
+        if before and any(before.get(key) != self.report[key] for key in ("sha256", "task", "images", "count")):
+            raise SystemExit(f"{self.name} in {args.json} is of another prior, task or set of images")
+        self.report = {**before, **self.report}
         self._losses: dict[tuple[str, str], Tensor] = {}
 
     def problem(self, count: int | None = None, copies: int = 1, precision: str | None = None) -> aipo.MapProblem:
@@ -96,7 +96,7 @@ class Bench:
             self.report[part][name]["gap"] = gaps.mean(0).tolist()
             self.report[part][name]["gap_se"] = (gaps.std(0) / len(gaps) ** 0.5).tolist()
             self.report[part][name]["loss"] = losses.mean(0).tolist()
-        write_atomically(self.args.json, (json.dumps(self.report, indent=1) + "\n").encode())
+        save_run(self.args.json, self.name, self.report)
 
     def all_lambdas(self, solver: Any, x0: Tensor) -> tuple[Tensor, float]:
         """One independent solve for each lam, all in one batch; x0 is (B, C, H, W) or (B, L, C, H, W)."""
@@ -117,7 +117,7 @@ class Bench:
             "path, 300": {"evals": 300, "tolerance": 0.01},
         }.items():
             start = time.monotonic()
-            path = aipo.FollowPath(LAMBDAS, **options).solve(self.problem(), LAMBDAS[-1])
+            path = aipo.FollowPath(LAMBDAS, **options).solve(self.problem())
             found[name] = path.x
             self.record("paths", name, path.x, path.evals[:, -1].mean().item(), time.monotonic() - start)
         self.write()
@@ -135,7 +135,7 @@ class Bench:
 
     def paper(self, count: int) -> None:
         start = time.monotonic()
-        path = aipo.FollowPath(LAMBDAS, 70).solve(self.problem(count), LAMBDAS[-1])
+        path = aipo.FollowPath(LAMBDAS, 70).solve(self.problem(count))
         self.record("paper", "path, 70", path.x, path.evals[:, -1].mean().item(), time.monotonic() - start)
         start = time.monotonic()
         begin = aipo.initial.mle(self.problem(count))
@@ -159,7 +159,7 @@ class Bench:
                     trace[int(state.evals.max())] = state.D + lam * state.P
 
                 solver = aipo.FollowPath((lam,), max(BUDGETS), tolerance=0.001, model=model)
-                path = solver.solve(problem, lam, x0, callback=keep)
+                path = solver.solve(problem, x0=x0, callback=keep)
                 # An image that is done keeps its loss.
                 trace.update({budget: path.loss[:, 0] for budget in BUDGETS if budget > max(trace)})
                 traces[name] = trace
@@ -184,9 +184,10 @@ def _lowest(traces: dict[str, dict[int, Tensor]]) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prior")
-    parser.add_argument("task", choices=list(tasks()))
+    parser.add_argument("task", choices=list(EXPERIMENTS))
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--json", type=Path, default=RESULTS / "path.json")
+    parser.add_argument("--name", help="of the run; by default PRIOR-TASK")
     parser.add_argument("--images", default="test", choices=["val", "test", "fairface"])
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--paper-count", type=int, default=50)

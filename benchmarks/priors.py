@@ -1,7 +1,7 @@
 """How a prior behaves where it will be used: bits/dim on several sets, and MAP reconstructions off the data.
 
     python benchmarks/priors.py PRIOR [PRIOR ...] --data FOLDER [--count 50] [--evals 200] [--precision fast]
-        [--json FILE] [--update-cards]
+        [--json results/priors.json] [--update-cards]
 
 FOLDER holds `celeba64`, `fairface64` and `ood64`, see SETS below. For each task, every lam of GRID is tried on a few
 validation images; the test images are then restored at that best lam and at REPORTED. Every solve starts at G(0) and
@@ -11,19 +11,20 @@ takes `evals` gradient evaluations of a cosine-decayed Adam. With --update-cards
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from results import save
 from torch import Tensor
 
 import aipo
-from aipo.dataset import load_images
-from aipo.likelihood import bits_per_dim
-from aipo.metrics import psnr
-from aipo.prior import save_prior_files
+from aipo.evaluation.protocol import EXPERIMENTS
+from aipo.images.metrics import psnr
+from aipo.priors.files import save_prior_files
+from aipo.priors.likelihood import bits_per_dim
+from aipo.training.dataset import load_images
 
 SHAPE = (3, 64, 64)
 SETS = {
@@ -36,21 +37,11 @@ REPORTED = (0.3, 1.0, 2.0)
 GRID = (0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
-def tasks() -> dict[str, tuple[aipo.operators.Operator, aipo.Gaussian]]:
-    ops = aipo.operators
-    return {
-        "denoise": (ops.Denoising(SHAPE), aipo.Gaussian(0.1)),
-        "inpaint": (ops.Inpainting.random_blocks(SHAPE, fraction=0.25, block=4, seed=0), aipo.Gaussian(0.02)),
-        "ncs2000": (ops.CompressedSensing(SHAPE, m=2000, seed=0), aipo.Gaussian(0.1)),
-        "ncs4000": (ops.CompressedSensing(SHAPE, m=4000, seed=0), aipo.Gaussian(0.1)),
-    }
-
-
 def restore(
     prior: aipo.Prior, task: str, x: Tensor, evals: int, lambdas: tuple[float, ...], precision: str
 ) -> list[dict[str, Any]]:
     """Restore every image at every lam, all in one batch; one row per lam."""
-    operator, noise = tasks()[task]
+    operator, noise = EXPERIMENTS[task].make_operator(SHAPE), EXPERIMENTS[task].noise
     y = operator.measure(x, noise, seed=1).repeat(len(lambdas), *[1] * (len(operator.measurement_shape)))
     truth = x.repeat(len(lambdas), 1, 1, 1)
     lam = torch.tensor(lambdas, device=x.device).repeat_interleave(len(x))
@@ -79,17 +70,17 @@ def measure(prior: aipo.Prior, args: argparse.Namespace, device: str) -> dict[st
     bits = {key: bits_per_dim(prior.flow, x, prior.bits).mean().item() for key, x in images.items()}
     print(f"{prior.name}: bits/dim", {k: round(v, 4) for k, v in bits.items()}, flush=True)
     mean_face = images["val"].float().mean(0, keepdim=True).to(device) / 255
-    centre = prior.flow.decode(torch.zeros(1, prior.flow.num_dims, device=device))
+    center = prior.flow.decode(torch.zeros(1, prior.flow.num_dims, device=device))
     samples = prior.sample(64, 0.7)
     report: dict[str, Any] = {
         "bits_per_dim": bits,
         "samples_inside": ((samples >= 0) & (samples <= 1)).float().mean().item(),
-        "centre_inside": ((centre >= 0) & (centre <= 1)).float().mean().item(),
-        "centre_psnr_to_mean_face": psnr(centre.clamp(0, 1), mean_face).item(),
+        "center_inside": ((center >= 0) & (center <= 1)).float().mean().item(),
+        "center_psnr_to_mean_face": psnr(center.clamp(0, 1), mean_face).item(),
         "tasks": {},
     }
     print(f"  samples at 0.7 inside [0,1]: {report['samples_inside']:.4f};", end=" ")
-    print(f"G(0) to the mean face: {report['centre_psnr_to_mean_face']:.1f} dB", flush=True)
+    print(f"G(0) to the mean face: {report['center_psnr_to_mean_face']:.1f} dB", flush=True)
     val, test = (images[key].to(device).float() / 255 for key in ("val", "test"))
     for task in ("denoise", "inpaint", "ncs2000"):
         start = time.monotonic()
@@ -144,7 +135,7 @@ def main() -> None:
         measured = measure(prior, args, device)
         report["priors"][prior.name] = {"sha256": prior.card["sha256"], **measured}
         if args.json:
-            args.json.write_text(json.dumps(report, indent=2) + "\n")
+            save(args.json, report)
         if args.update_cards:
             update_card(prior, Path(source), measured)
 

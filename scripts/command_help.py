@@ -10,7 +10,7 @@ WIDTH = 92
 
 
 def help_text(command: str) -> str:
-    """What `aipo COMMAND --help` prints, without colours."""
+    """What `aipo COMMAND --help` prints, without colors."""
     from rich.text import Text
     from typer.testing import CliRunner
 

@@ -1,6 +1,7 @@
-"""Write src/aipo/faces.safetensors from the weights of the package mtcnn (`pip install mtcnn joblib lz4` first).
+"""Write src/aipo/images/faces/detector.safetensors from the weights of the package mtcnn.
 
-Done once. The package keeps its weights as compressed pickles, which the product itself must not read.
+Done once, after `pip install mtcnn joblib lz4`. The package keeps its weights as compressed pickles, which the product
+itself must not read.
 """
 
 import importlib.util
@@ -16,5 +17,5 @@ tensors = {
     for name in ("pnet", "rnet", "onet")
     for i, array in enumerate(joblib.load(folder / f"{name}.lz4"))
 }
-about = {"source": "the PyPI package mtcnn 1.0.0, by Iván de Paz Centeno", "licence": "MIT, see LICENSE-MTCNN.txt"}
-save_file(tensors, Path(__file__).parents[1] / "src/aipo/faces.safetensors", about)
+about = {"source": "the PyPI package mtcnn 1.0.0, by Iván de Paz Centeno", "license": "MIT, see LICENSE-MTCNN.txt"}
+save_file(tensors, Path(__file__).parents[1] / "src/aipo/images/faces/detector.safetensors", about)

@@ -1,4 +1,4 @@
-"""Restore the pictures that may be shown in every task, and write the gallery: docs/gallery/*.png and its tables.
+"""Restore the free pictures in every task, and write the gallery: its pictures, its numbers and its table.
 
 python scripts/make_gallery.py [ENTRY...] # every task, the small prior: some minutes on two CPU cores
 python scripts/make_gallery.py --priors   # the figure that compares the embedded priors
@@ -22,15 +22,15 @@ from torch import Tensor
 
 import aipo
 from aipo.cli import DEFAULT_PRIOR
-from aipo.corrupt import SIGMA
 from aipo.files import write_atomically
 from aipo.images import to_uint8
 from aipo.operators import Inpainting
-from aipo.tasks import TASKS, make_operator
+from aipo.restore.operators import make_operator
+from aipo.restore.tasks import TASKS
 
 SHAPE = (3, 64, 64)
 DOCS = Path(__file__).parents[1] / "docs"
-NUMBERS = DOCS / "gallery" / "numbers.json"
+NUMBERS = Path(__file__).parents[1] / "results" / "gallery.json"
 NAMES = ("astronaut", "drawn face", "drawn face", "cat")
 SEED, NOISE_SEED, FACE_SEED = 0, 1, 2
 
@@ -46,8 +46,7 @@ class Entry:
 
     @property
     def sigma(self) -> float:
-        assumed = TASKS[self.task].sigma
-        return SIGMA if assumed is None else assumed
+        return TASKS[self.task].added_sigma
 
 
 def painted_hole() -> Tensor:
@@ -67,7 +66,7 @@ ENTRIES = (
     Entry("superres-2", "Super-resolution, 32x32 to 64x64", "superres", {"factor": 2}),
     Entry("superres-4", "Super-resolution, 16x16 to 64x64", "superres", {"factor": 4}),
     Entry("deblur", "Deblurring, Gaussian of width 1.5", "deblur", {"blur": 1.5}),
-    Entry("colorize", "Colourisation", "colorize"),
+    Entry("colorize", "Colorization", "colorize"),
     Entry("sense", "Compressed sensing, 2,000 projections", "sense", {"measurements": 2000, "seed": SEED}),
 )
 

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from aipo.images import read_image
-from aipo.metrics import psnr
+from aipo.images.metrics import psnr
 
 TASKS = {"denoise": "denoising", "inpaint": "inpainting", "sensing": "compressed sensing"}
 IMAGES = ("astronaut", "drawn-1", "cat")

@@ -1,4 +1,4 @@
-"""Make the sample pictures that ship in `src/aipo/samples` from scikit-image's free ones.
+"""Make the sample pictures that ship in `src/aipo/images/samples` from scikit-image's free ones.
 
     python scripts/make_samples.py
 
@@ -13,7 +13,7 @@ from PIL import Image
 from skimage import data
 from skimage.transform import SimilarityTransform, warp
 
-FOLDER = Path(__file__).parents[1] / "src" / "aipo" / "samples"
+FOLDER = Path(__file__).parents[1] / "src" / "aipo" / "images" / "samples"
 SIZE = 64
 OVERSAMPLING = 8  # averaged away again, so that nothing aliases
 
@@ -21,16 +21,16 @@ OVERSAMPLING = 8  # averaged away again, so that nothing aliases
 FACE = np.array([(18.5, 19.2), (45.3, 19.2), (31.7, 35.7), (21.2, 47.2), (43.0, 47.2)])
 ASTRONAUT = np.array([(203.4, 101.1), (246.6, 103.5), (223.5, 127.0), (202.7, 139.2), (245.3, 140.9)])
 
-# The cat's eyes are at the height of a face's eyes and centred as they are, but wider apart: at a face's
+# The cat's eyes are at the height of a face's eyes and centered as they are, but wider apart: at a face's
 # scale the square would reach below the photograph.
 CAT_LEFT_TOP, CAT_SIDE = (116, 47), 253
 
 
 def resample(photo: np.ndarray, photo_to_face: SimilarityTransform) -> np.ndarray:
     """Photo (H, W, 3) uint8 -> (64, 64, 3) uint8, by averaging a finer cubic interpolation."""
-    centre = SimilarityTransform(translation=(0.5, 0.5))  # pixel indices -> positions, as used above
+    center = SimilarityTransform(translation=(0.5, 0.5))  # pixel indices -> positions, as used above
     fine_to_face = SimilarityTransform(scale=1 / OVERSAMPLING)
-    fine_to_photo = centre + fine_to_face + photo_to_face.inverse + centre.inverse
+    fine_to_photo = center + fine_to_face + photo_to_face.inverse + center.inverse
     fine = warp(photo / 255.0, fine_to_photo, output_shape=(SIZE * OVERSAMPLING,) * 2, order=3)
     mean = fine.reshape(SIZE, OVERSAMPLING, SIZE, OVERSAMPLING, 3).mean(axis=(1, 3))
     return (mean.clip(0, 1) * 255).round().astype(np.uint8)

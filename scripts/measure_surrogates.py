@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from aipo.dataset import load_images
-from aipo.prior import load_prior_files, save_prior_files
-from aipo.surrogate import measure_surrogate
+from aipo.priors.files import load_prior_files, save_prior_files
+from aipo.priors.surrogate import measure_surrogate
+from aipo.training.dataset import load_images
 
 
 def main() -> None:

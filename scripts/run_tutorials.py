@@ -4,7 +4,7 @@ python scripts/run_tutorials.py [PAGE.md ...]
 
 A page is run from top to bottom in an empty folder, like a notebook: its `sh` blocks by a shell, its `python` blocks in
 one interpreter. A `text` block right below a block is its output. A picture `pictures/NAME.png` of the page is the file
-NAME.png that its code has left, enlarged by a whole number. `tests/test_docs.py` runs the same code and compares.
+NAME.png that its code has left, enlarged by a whole number. `tests/docs/test_docs.py` runs the same code and compares.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import torch
 
 import aipo
 from aipo import operators
-from aipo.flows import RealNVP
+from aipo.flows import Flow, RealNVP
 
 SHAPE = (3, 8, 8)
 
@@ -12,7 +12,7 @@ SHAPE = (3, 8, 8)
 def build_flow():
     torch.manual_seed(0)
     flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[8, 8]).requires_grad_(False)
-    flow.initialise(torch.rand(16, *SHAPE))
+    flow.initialize(torch.rand(16, *SHAPE))
     for p in flow.parameters():
         p += 0.05 * torch.randn_like(p)
     return flow
@@ -27,3 +27,19 @@ def make_problem(flow, batch=3, operator=None):
 
 def restricted(problem, index):
     return aipo.MapProblem(problem.prior, problem.operator, problem.noise, problem.y[index])
+
+
+class Cliff(Flow):
+    """A Gaussian that has no density (NaN) for images brighter than a limit: a prior that breaks on the way."""
+
+    def __init__(self, flow, limit):
+        super().__init__(flow.image_shape)
+        self.inside, self.limit, self.config = flow, limit, {}
+
+    def forward(self, x):
+        z, log_det = self.inside(x)
+        broken = x.flatten(1).mean(1) > self.limit
+        return z, torch.where(broken, torch.nan, log_det)
+
+    def decode(self, z):
+        return self.inside.decode(z)

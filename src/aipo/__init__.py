@@ -4,22 +4,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aipo import flows, images, initial, metrics, operators, samples, solvers, zoo
-    from aipo.choose import Choice, choose_lambda
+    from aipo import flows, images, operators, solvers
+    from aipo.choose import Choice, choose_lambda, estimate_sigma
     from aipo.errors import InputError
-    from aipo.iterate import Result
-    from aipo.noise import Gaussian, Laplace, Noise
-    from aipo.path import Path
-    from aipo.prior import Prior
+    from aipo.images import metrics, samples
+    from aipo.noise import AdditiveNoise, Gaussian, Laplace, Noise, Poisson, PoissonGaussian
+    from aipo.posterior import Posterior, sample_posterior
+    from aipo.priors import NoisePrior, Prior, load_prior, prior_names, zoo
     from aipo.problem import MapProblem
-    from aipo.sigma import estimate_sigma
-    from aipo.solvers import Amortized, Certified, FixedLambda, FollowPath, follow_path
-    from aipo.zoo import load_prior, prior_names
+    from aipo.solvers import (
+        LBFGS,
+        Amortized,
+        Anneal,
+        Certified,
+        FixedLambda,
+        FollowPath,
+        Result,
+        SolutionPath,
+        anneal,
+        follow_path,
+        initial,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LBFGS",
+    "AdditiveNoise",
     "Amortized",
+    "Anneal",
     "Certified",
     "Choice",
     "FixedLambda",
@@ -29,9 +42,14 @@ __all__ = [
     "Laplace",
     "MapProblem",
     "Noise",
-    "Path",
+    "NoisePrior",
+    "Poisson",
+    "PoissonGaussian",
+    "Posterior",
     "Prior",
     "Result",
+    "SolutionPath",
+    "anneal",
     "choose_lambda",
     "estimate_sigma",
     "flows",
@@ -42,6 +60,7 @@ __all__ = [
     "metrics",
     "operators",
     "prior_names",
+    "sample_posterior",
     "samples",
     "solvers",
     "zoo",
@@ -51,31 +70,45 @@ __all__ = [
 _HOME = {
     "Choice": "choose",
     "choose_lambda": "choose",
+    "estimate_sigma": "choose",
     "InputError": "errors",
-    "Result": "iterate",
+    "metrics": "images",
+    "samples": "images",
     "Gaussian": "noise",
     "Laplace": "noise",
+    "AdditiveNoise": "noise",
     "Noise": "noise",
-    "estimate_sigma": "sigma",
-    "Path": "path",
-    "Prior": "prior",
+    "Poisson": "noise",
+    "PoissonGaussian": "noise",
+    "NoisePrior": "priors",
+    "Prior": "priors",
+    "load_prior": "priors",
+    "prior_names": "priors",
+    "zoo": "priors",
+    "Posterior": "posterior",
+    "sample_posterior": "posterior",
     "MapProblem": "problem",
     "Amortized": "solvers",
+    "Anneal": "solvers",
+    "anneal": "solvers",
     "Certified": "solvers",
     "FixedLambda": "solvers",
     "FollowPath": "solvers",
+    "LBFGS": "solvers",
+    "Result": "solvers",
+    "SolutionPath": "solvers",
     "follow_path": "solvers",
-    "load_prior": "zoo",
-    "prior_names": "zoo",
+    "initial": "solvers",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'aipo' has no attribute {name!r}")
-    if name in _HOME:
-        return getattr(import_module(f"aipo.{_HOME[name]}"), name)
-    return import_module(f"aipo.{name}")
+    if name not in _HOME:
+        return import_module(f"aipo.{name}")
+    room = import_module(f"aipo.{_HOME[name]}")
+    return getattr(room, name) if hasattr(room, name) else import_module(f"{room.__name__}.{name}")
 
 
 def __dir__() -> list[str]:

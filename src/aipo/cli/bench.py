@@ -1,94 +1,91 @@
-"""`aipo bench run` and `aipo bench report`."""
+"""`aipo bench run`, `aipo bench report` and `aipo bench pack`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aipo.cli.common import JsonOption, QuietOption, one_of
+from aipo.cli.terminal import BenchBar, print_json, print_line
 from aipo.errors import InputError, how_to_install
-from aipo.terminal import BenchBar, print_json, print_line
+
+if TYPE_CHECKING:
+    from aipo.evaluation.image_set import ImageSet
+    from aipo.evaluation.protocol import Protocol
+    from aipo.evaluation.runner import Plan, Tally
 
 __all__ = ["bench_app"]
 
 bench_app = typer.Typer(
-    help="The paper's tables and figures, with our priors: run, stop, resume, report.",
-    epilog="Example: aipo bench run --out results, then aipo bench report results",
+    help="The paper's tables and figures with our priors: run, stop, resume, report, pack.",
+    epilog="Example: aipo bench run --out runs/bench, then aipo bench report runs/bench",
     no_args_is_help=True,
 )
 
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What `aipo bench run --out` wrote.")]
+OutOption = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results. A run goes on where it stopped.")]
+ProtocolOption = Annotated[
+    str, typer.Option(help="paper: constant steps, equal evaluations. fair: tuned baselines and the path solver.")
+]
+TestOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Test images: a folder, a file, an array, or a folder with CelebA's img_align_celeba in it.",
+        show_default="drawn from the prior",
+    ),
+]
+OodOption = Annotated[
+    Path | None, typer.Option(help="Images that are not like the training images.", show_default="the sample pictures")
+]
 
-@bench_app.command("run", epilog="Example: aipo bench run --out results --prior celeba64-realnvp-small --subset 2")
+
+@bench_app.command("run", epilog="Example: aipo bench run --out runs/bench --prior celeba64-realnvp-small --subset 2")
 def bench_run(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; a run goes on where it stopped.")],
-    protocol: Annotated[
-        str, typer.Option(help="paper: constant steps, equal evaluations. fair: tuned baselines and the path solver.")
-    ] = "paper",
+    out: OutOption,
+    protocol: ProtocolOption = "paper",
     prior: Annotated[list[str] | None, typer.Option(metavar="NAME|FILE", help="Only these priors.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only these: denoise, ncs4000, ncs2000, inpaint.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods of the protocol.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="Only these: test, ood, fairface.")] = None,
     lam: Annotated[list[float] | None, typer.Option(help="Weights of the prior.", show_default="the paper's")] = None,
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            help="Test images: a folder, a file, an array, or a folder with CelebA's img_align_celeba in it.",
-            show_default="drawn from the prior",
-        ),
-    ] = None,
-    ood: Annotated[
-        Path | None, typer.Option(help="Images out of the distribution.", show_default="the sample pictures")
-    ] = None,
+    test: TestOption = None,
+    ood: OodOption = None,
     fairface: Annotated[Path | None, typer.Option(help="Images of a third split.", show_default="left out")] = None,
-    mosaics: Annotated[bool, typer.Option("--mosaics", help="Picture files are sheets of tiles.")] = False,
-    subset: Annotated[int | None, typer.Option(min=1, help="Only so many images of each split.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Minutes after which nothing new is begun.")] = None,
-    chunk: Annotated[int, typer.Option(min=1, help="Images that are solved together.")] = 50,
-    keep: Annotated[int, typer.Option(min=0, help="Keep the pictures of the first so many images of each split.")] = 0,
+    mosaics: Annotated[bool, typer.Option("--mosaics", help="Image files are sheets of tiles.")] = False,
+    subset: Annotated[
+        int | None, typer.Option(min=1, help="How many images of each split.", show_default="all")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Minutes after which nothing new begins.")] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="How many images are solved together.")] = 50,
+    keep: Annotated[int, typer.Option(min=0, help="Keep the restorations of so many images of each split.")] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Keep losses over evaluations, for a figure.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
     precision: Annotated[str, typer.Option(help="exact, or fast on a GPU.")] = "exact",
-    seed: Annotated[int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Of all that is random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Of everything random.")] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure every cell of a protocol, and keep one row per image and weight in DIR.
+    """Measure everything in a protocol, and keep one row per image and weight in DIR.
 
-    Without pictures of your own it runs on faces drawn from the prior itself, the astronaut and the cat. It may be
-    stopped at any moment: the same command goes on with what is missing.
+    Without images of your own it runs on faces drawn from the prior itself, the astronaut and the cat. You may stop it
+    at any moment: the same command goes on with what is missing.
     """
-    import torch
-
-    from aipo.bench.methods import METHODS
-    from aipo.bench.pictures import read_pictures
-    from aipo.bench.protocol import LAMBDAS, PROTOCOLS, TASKS
-    from aipo.bench.runner import Plan, Tally, run
-    from aipo.bench.store import Store
-    from aipo.zoo import load_prior
+    from aipo.evaluation.protocol import LAMBDAS, PROTOCOLS
+    from aipo.evaluation.runner import Plan
 
     chosen = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)]
-    given = {name: path for name, path in (("test", test), ("ood", ood), ("fairface", fairface)) if path}
-    for name in given:
-        if name not in chosen.splits:
-            raise InputError(f"--{name} is given, but the protocol {chosen.name} has no such split: see --protocol")
     priors = tuple(dict.fromkeys(prior or chosen.priors))
-    absent = [name for name in chosen.methods if not METHODS[name].available] if not method else []
-    if absent and not (as_json or quiet):
-        print_line(f"Left out for want of a package: {', '.join(absent)}: {how_to_install('classical')}.")
-    size = load_prior(priors[0]).image_shape[1]
     plan = Plan(
-        pictures={name: read_pictures(path, size, mosaics) for name, path in given.items()},
+        image_sets=_image_sets(chosen, {"test": test, "ood": ood, "fairface": fairface}, priors[0], mosaics),
         priors=priors,
-        tasks=tuple(one_of("task", name, TASKS) for name in dict.fromkeys(task or TASKS)),
-        methods=tuple(
-            one_of("method", name, METHODS) for name in dict.fromkeys(method or chosen.methods) if name not in absent
-        ),
+        tasks=_tasks(task),
+        methods=_methods(chosen, method, silent=as_json or quiet),
         splits=tuple(one_of("split", name, chosen.splits) for name in dict.fromkeys(split or chosen.splits)),
         lambdas=tuple(sorted(set(lam or LAMBDAS))),
         precision=one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=device or _default_device(),
         seed=seed,
         chunk=chunk,
         subset=subset,
@@ -96,34 +93,101 @@ def bench_run(
         keep=keep,
         trace=trace,
     )
-    with BenchBar(show=not (as_json or quiet)) as bar:
-
-        def report(tally: Tally, cell: str, share: float) -> None:
-            bar.report(tally.total, tally.present + tally.written, cell, share)
-
-        tally = run(plan, Store(out), report)
+    tally = _run(plan, out, show=not (as_json or quiet))
     if as_json:
         print_json({"folder": str(out), "total": tally.total, "written": tally.written, "left": tally.left})
     elif not quiet:
         more = f"; {tally.left} are left, run the same command again" if tally.left else ""
         print_line(f"{out}: {tally.written} results written, {tally.present} were there{more}")
         if (keep or trace) and tally.present:
-            print_line("Pictures and traces are kept of what was solved now, not of what was there.")
+            print_line("Images and traces are kept only of what was solved now, not of what was there.")
 
 
-@bench_app.command("report", epilog="Example: aipo bench report results")
+def _image_sets(protocol: Protocol, given: dict[str, Path | None], prior: str, mosaics: bool) -> dict[str, ImageSet]:
+    from aipo.evaluation.image_set import read_image_set
+    from aipo.priors.zoo import load_flow_prior
+
+    for split, path in given.items():
+        if path and split not in protocol.splits:
+            raise InputError(f"--{split}: the protocol {protocol.name} has no such split; choose another --protocol")
+    size = load_flow_prior(prior).image_shape[1]
+    return {split: read_image_set(path, size, mosaics) for split, path in given.items() if path}
+
+
+def _tasks(wanted: list[str] | None) -> tuple[str, ...]:
+    from aipo.evaluation.protocol import EXPERIMENTS
+
+    return tuple(one_of("task", name, EXPERIMENTS) for name in dict.fromkeys(wanted or EXPERIMENTS))
+
+
+def _methods(protocol: Protocol, wanted: list[str] | None, silent: bool) -> tuple[str, ...]:
+    """Those that were asked for, or all of the protocol whose packages are installed."""
+    from aipo.evaluation.methods import METHODS
+
+    if wanted:
+        return tuple(one_of("method", name, METHODS) for name in dict.fromkeys(wanted))
+    missing = [name for name in protocol.methods if not METHODS[name].available]
+    if missing and not silent:
+        print_line(
+            f"Left out, because their packages are missing: {', '.join(missing)}. {how_to_install('classical')}."
+        )
+    return tuple(name for name in protocol.methods if name not in missing)
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _run(plan: Plan, out: Path, show: bool) -> Tally:
+    from aipo.evaluation.runner import run
+    from aipo.evaluation.store import Store
+
+    with BenchBar(show) as bar:
+
+        def report(tally: Tally, cell: str, share: float) -> None:
+            bar.report(tally.total, tally.present + tally.written, cell, share)
+
+        return run(plan, Store(out), report)
+
+
+@bench_app.command("report", epilog="Example: aipo bench report runs/bench")
 def bench_report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `aipo bench run --out` wrote.")],
+    folder: FolderArgument,
     setup: Annotated[str | None, typer.Option(help="Which settings, if the folder has several.")] = None,
     paper: Annotated[bool, typer.Option(help="The paper's numbers, of CelebA's test images, beside ours.")] = True,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write tables and figures like the paper's (Markdown, LaTeX, CSV, PNG) and one HTML page, from the rows in DIR."""
-    from aipo.bench.summary import write_summary
+    from aipo.evaluation.analysis.summary import write_summary
 
     files = write_summary(folder, setup, paper)
     if as_json:
         print_json({"files": [str(file) for file in files]})
     elif not quiet:
         print_line(f"Wrote {', '.join(file.name for file in files)} in {folder}")
+
+
+@bench_app.command("pack", epilog="Example: aipo bench pack runs/bench --remove")
+def bench_pack(
+    folder: FolderArgument,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Delete the many small files, once the packed ones are checked.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Gather all rows of DIR in one file, rows.parquet, and all traces in another, traces.json.gz, to keep or publish.
+
+    Nothing is lost: `aipo bench report` makes the same tables, and `aipo bench run` goes on in a packed folder.
+    """
+    from aipo.evaluation.store import Store
+
+    packed = Store(folder).pack(remove)
+    if as_json:
+        print_json({"folder": str(folder), "cells": packed.cells, "traces": packed.traces, "removed": packed.removed})
+    elif not quiet:
+        gone = f"; {packed.removed} small files deleted" if remove else ""
+        print_line(f"{folder}: {packed.cells} cells and {packed.traces} traces packed{gone}")

@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from aipo.cli.terminal import complain
 from aipo.errors import InputError
-from aipo.terminal import complain
 
-__all__ = ["DEFAULT_PRIOR", "Fit", "JsonOption", "PriorOption", "QuietOption", "Task", "exit_if_failed", "one_of"]
+__all__ = [
+    "DEFAULT_PRIOR",
+    "FITS",
+    "JsonOption",
+    "OutOption",
+    "PriorOption",
+    "QuietOption",
+    "by_value",
+    "choices",
+    "exit_if_failed",
+    "one_of",
+]
 
 DEFAULT_PRIOR = "celeba64-realnvp-small"
 
+# Those of `aipo.images.windows`, which needs torch and cannot be imported here.
+FITS = {
+    "crop": "the middle, pixel by pixel",
+    "resize": "the middle square, scaled",
+    "align": "the largest face",
+}
+
 PriorOption = Annotated[
     str, typer.Option("--prior", metavar="NAME|FILE", help="An embedded prior, or your own .safetensors file.")
+]
+OutOption = Annotated[
+    Path, typer.Option(metavar="DIR", readable=False, help="Folder for the results; created if needed.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 
 
-class Task(StrEnum):
-    """The names of `aipo.tasks.TASKS`, which cannot be imported here."""
-
-    denoise = "denoise"
-    inpaint = "inpaint"
-    superres = "superres"
-    deblur = "deblur"
-    colorize = "colorize"
-    sense = "sense"
-
-
-class Fit(StrEnum):
-    crop = "crop"
-    resize = "resize"
-    align = "align"
-
-
 def one_of(what: str, name: str, known: Iterable[str]) -> str:
+    """The name, if it is one of those known; otherwise `InputError`, which lists them."""
     if name not in known:
         raise InputError(f"unknown {what} {name}; choose from {', '.join(known)}")
     return name
+
+
+def choices(what: str, known: Iterable[str]) -> dict[str, Any]:
+    """Arguments of `typer.Option` for an option that is one of several names."""
+    names = tuple(known)
+
+    def check(name: str | None) -> str | None:
+        return None if name is None else one_of(what, name, names)
+
+    return {"metavar": f"[{'|'.join(names)}]", "callback": check}
+
+
+def by_value(values: Mapping[str, object]) -> str:
+    """Which names have which value, for help texts: {"a": 1, "b": 2, "c": 1} -> "1 for a and c; 2 for b"."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(str(value), []).append(name)
+    return "; ".join(f"{value} for {_listed(group)}" for value, group in names.items())
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def exit_if_failed(statuses: list[tuple[str, str]]) -> None:

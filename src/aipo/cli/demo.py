@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from aipo.cli.common import DEFAULT_PRIOR, JsonOption, PriorOption, QuietOption, exit_if_failed
-from aipo.terminal import print_json, print_line, print_table
+from aipo.cli.common import DEFAULT_PRIOR, JsonOption, OutOption, PriorOption, QuietOption, exit_if_failed
+from aipo.cli.terminal import print_json, print_line, print_table
 
 __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results; made if needed.")] = Path(
-        "aipo-demo"
-    ),
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="INTEGER", help="Of all that is random.")] = 0,
+    out: OutOption = Path("aipo-demo"),
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, metavar="INTEGER", help="Seed of everything that is random.")
+    ] = 0,
     prior: PriorOption = DEFAULT_PRIOR,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -27,15 +27,15 @@ def demo(
 
     Writes the pictures and a report.html that shows them all. Nothing is downloaded.
     """
-    from aipo.demo import run_demo, table
-    from aipo.zoo import load_prior
+    from aipo.priors.zoo import load_flow_prior
+    from aipo.restore.demo import run_demo, table
 
     start = time.perf_counter()
-    records = run_demo(load_prior(prior), prior, out, seed, progress=not (as_json or quiet))
+    records = run_demo(load_flow_prior(prior), prior, out, seed, progress=not (as_json or quiet))
     report = out / "report.html"
     if as_json:
-        print_json({"report": str(report), "results": records})
+        print_json({"report": str(report), "results": [record.to_json() for record in records]})
     elif not quiet:
         print_table(*table(records))
         print_line(f"Done in {time.perf_counter() - start:.1f} s. Open {report}")
-    exit_if_failed([(f"{record['task']} {record['image']}", record["status"]) for record in records])
+    exit_if_failed([(f"{record.task} {record.image}", record.status) for record in records])

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from aipo.cli.common import JsonOption
+from aipo.cli.terminal import print_card, print_json, print_table
 from aipo.errors import InputError
-from aipo.terminal import print_card, print_json, print_table
 
 __all__ = ["priors_app"]
 
@@ -22,18 +22,18 @@ def priors(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """List the embedded priors, or show the card of one."""
     if ctx.invoked_subcommand:
         if as_json:
-            raise InputError(f"--json belongs after {ctx.invoked_subcommand}")
+            raise InputError(f"put --json after {ctx.invoked_subcommand}")
         return
-    from aipo.zoo import load_prior, prior_names
+    from aipo.priors.zoo import load_prior, prior_names
 
     rows = [_prior_row(name, load_prior(name).card) for name in prior_names()]
     if as_json:
         print_json(rows)
     elif rows:
-        header = ["name", "model", "params", "size", "image", "bits/dim", "licence"]
+        header = ["name", "model", "params", "size", "image", "bits/dim", "license"]
         print_table(header, [_prior_cells(row) for row in rows], wide=6)
     else:
-        print("No prior is embedded in this installation; train one, or give a file with --prior.")
+        print("No prior comes with this installation; train one, or give a file with --prior.")
 
 
 @priors_app.command(epilog="Example: aipo priors show celeba64-realnvp-small")
@@ -41,8 +41,8 @@ def show(
     prior: Annotated[str, typer.Argument(metavar="NAME|FILE", help="An embedded prior, or a .safetensors file.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the card of a prior: what it is, what it was trained on, how good it is, and its licence."""
-    from aipo.zoo import load_prior
+    """Print the card of a prior: what it is, what it was trained on, how good it is, and its license."""
+    from aipo.priors.zoo import load_prior
 
     card = load_prior(prior).card
     if as_json:
@@ -52,16 +52,16 @@ def show(
 
 
 def _prior_row(name: str, card: dict[str, Any]) -> dict[str, Any]:
-    import aipo.zoo
+    from aipo.priors import zoo
 
     return {
         "name": name,
         "architecture": card["architecture"],
         "parameters": card.get("parameters"),
-        "bytes": (Path(aipo.zoo.__file__).parent / f"{name}.safetensors").stat().st_size,
+        "bytes": (Path(zoo.__file__).parent / f"{name}.safetensors").stat().st_size,
         "image_shape": card["config"]["image_shape"],
         "bits_per_dim_val": card["metrics"].get("bits_per_dim_val"),
-        "licence": card["licence"],
+        "license": card["license"],
     }
 
 
@@ -74,5 +74,5 @@ def _prior_cells(row: dict[str, Any]) -> list[str]:
         f"{row['bytes'] / 1e6:.1f} MB",
         "x".join(map(str, row["image_shape"][1:])),
         "-" if bits is None else f"{bits:.3f}",
-        textwrap.shorten(row["licence"], 32, placeholder="..."),
+        textwrap.shorten(row["license"], 32, placeholder="..."),
     ]

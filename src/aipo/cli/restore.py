@@ -2,117 +2,151 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aipo.cli.common import DEFAULT_PRIOR, Fit, JsonOption, PriorOption, QuietOption, Task, exit_if_failed
-from aipo.terminal import RestoreBar, complain, print_json, print_line, print_table
+from aipo.cli.common import (
+    DEFAULT_PRIOR,
+    FITS,
+    JsonOption,
+    OutOption,
+    PriorOption,
+    QuietOption,
+    by_value,
+    choices,
+    exit_if_failed,
+)
+from aipo.cli.terminal import RestoreBar, complain, print_json, print_line, print_table
+from aipo.restore.tasks import FACTORS, TASKS
+
+if TYPE_CHECKING:
+    from aipo.restore.run import Job, Outcome
 
 __all__ = ["restore"]
 
+# Those of `aipo.restore.settings`, which needs torch and cannot be imported here.
+SOLVERS = {
+    "path": "all weights in at most 60 gradients, a single one in 120",
+    "quick": "our short form of the published algorithm, 150 gradients",
+    "paper": "the published algorithm, 500 to 1,600",
+    "decayed": "plain Adam, 251",
+}
+SIGMA_DEFAULT = by_value({t.name: "estimated" if t.sigma is None else f"{t.sigma:g}" for t in TASKS.values()})
+COLUMNS = ("picture", "status", "sigma", "lam", "chi2", "evaluations", "seconds")  # those that fit a terminal
 
-class SolverName(StrEnum):
-    path = "path"
-    quick = "quick"
-    paper = "paper"
-    decayed = "decayed"
+Images = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGE|FOLDER",
+        readable=False,  # not typer's business: our own line says it better
+        help="Corrupted pictures: PNG, JPEG, WebP, TIFF, BMP, AVIF or .npy, 8 or 16 bits, color or gray; for sense, "
+        ".npy vectors. A folder stands for all pictures in it.",
+    ),
+]
+TaskOption = Annotated[str, typer.Option(help="What happened to the pictures.", **choices("task", TASKS))]
+Sigma = Annotated[
+    float | None,
+    typer.Option(help="Standard deviation of the noise for pixels in 0..1.", show_default=SIGMA_DEFAULT),
+]
+TrustSigma = Annotated[bool, typer.Option("--trust-sigma", help="Use --sigma even if the picture contradicts it.")]
+Fit = Annotated[
+    str | None,
+    typer.Option(
+        help="For pictures that do not have the prior's size. "
+        + " ".join(f"{name}: {what}." for name, what in FITS.items())
+        + " The restored face is put back into the picture.",
+        show_default="such pictures are refused",
+        **choices("fit", FITS),
+    ),
+]
+Mask = Annotated[
+    Path | None, typer.Option(readable=False, help="For inpaint: white pixels are kept, black ones are missing.")
+]
+MaskColor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RRGGBB|NAME",
+        help="For inpaint: the color in which the missing pixels are painted.",
+        show_default="transparent pixels are missing",
+    ),
+]
+Factor = Annotated[
+    int | None,
+    typer.Option(
+        help=f"For superres: enlarge {' or '.join(map(str, FACTORS))} times.", show_default="from the picture's size"
+    ),
+]
+Blur = Annotated[float | None, typer.Option(help="For deblur: width of a Gaussian blur, in pixels.")]
+Kernel = Annotated[
+    Path | None, typer.Option(readable=False, help="For deblur: or the kernel, a .npy array or a gray picture.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="For sense: seed of a random matrix.")]
+Matrix = Annotated[Path | None, typer.Option(readable=False, help="For sense: or the matrix, a .npy array (m, n).")]
+Lam = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|NUMBER",
+        help="Weight of the prior. auto chooses it for each picture; or name a rule: discrepancy, sure, held-out, "
+        "l-curve.",
+    ),
+]
+Solver = Annotated[
+    str,
+    typer.Option(
+        help=" ".join(f"{name}: {what}." for name, what in SOLVERS.items()) + " All but path need a number for --lam.",
+        **choices("solver", SOLVERS),
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say what is done to each picture.")]
 
 
 def restore(
-    pictures: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE|FOLDER",
-            readable=False,  # not typer's business: our own line says it better
-            help="Corrupted pictures: PNG, JPEG, WebP, TIFF, BMP or .npy, 8 or 16 bits, colour or grey; for sense, "
-            ".npy vectors. Of a folder all pictures in it.",
-        ),
-    ],
-    task: Annotated[Task, typer.Option(help="What happened to the pictures.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", readable=False, help="Folder for the results; made if needed.")],
-    sigma: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the noise for pixels in 0..1.",
-            show_default="estimated to denoise, 0.1 for sense, 0.01 for superres, else 0.02",
-        ),
-    ] = None,
-    fit: Annotated[
-        Fit | None,
-        typer.Option(
-            help="For pictures of another size than the prior's. crop: the middle, pixel by pixel. resize: the middle "
-            "square, scaled. align: the largest face, and the result is put back into the picture.",
-            show_default="such pictures are refused",
-        ),
-    ] = None,
-    mask: Annotated[
-        Path | None, typer.Option(readable=False, help="To inpaint: white pixels are kept, black ones are missing.")
-    ] = None,
-    mask_color: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RRGGBB|NAME",
-            help="To inpaint: the colour in which what is missing is painted.",
-            show_default="transparent pixels are missing",
-        ),
-    ] = None,
-    factor: Annotated[
-        int | None, typer.Option(help="For superres: enlarge 2 or 4 times.", show_default="from the picture's size")
-    ] = None,
-    blur: Annotated[float | None, typer.Option(help="To deblur: width of a Gaussian blur, in pixels.")] = None,
-    kernel: Annotated[
-        Path | None, typer.Option(readable=False, help="To deblur: or the kernel, a .npy array or a grey picture.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="For sense: seed of a random matrix.")] = None,
-    matrix: Annotated[
-        Path | None, typer.Option(readable=False, help="For sense: or the matrix, a .npy array (m, n).")
-    ] = None,
-    lam: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|NUMBER",
-            help="Weight of the prior. auto chooses it for each picture; a rule may be named: discrepancy, sure, "
-            "held-out, l-curve.",
-        ),
-    ] = "auto",
+    images: Images,
+    task: TaskOption,
+    out: OutOption,
+    sigma: Sigma = None,
+    trust_sigma: TrustSigma = False,
+    fit: Fit = None,
+    mask: Mask = None,
+    mask_color: MaskColor = None,
+    factor: Factor = None,
+    blur: Blur = None,
+    kernel: Kernel = None,
+    seed: Seed = None,
+    matrix: Matrix = None,
+    lam: Lam = "auto",
     prior: PriorOption = DEFAULT_PRIOR,
-    solver: Annotated[
-        SolverName,
-        typer.Option(
-            help="path: all weights in at most 60 gradients, a single one in 120. The others need a number for --lam. "
-            "quick: the published algorithm, shortened to 150. paper: its own settings, 500 to 1,600. "
-            "decayed: plain Adam, 251."
-        ),
-    ] = SolverName.path,
+    solver: Solver = "path",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Say what is done to each picture.")] = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Restore corrupted pictures: remove noise or blur, fill in, enlarge, colour.
+    """Restore corrupted pictures: remove noise or blur, fill in, enlarge, color.
 
     Writes NAME.restored.png, NAME.strip.png (the restorations over lam) and
-    NAME.json for each picture, and one report.html; with --fit align
-    NAME.restored.png is the whole picture, and NAME.face.png what was restored.
+    NAME.json for each picture, and one report.html. With --fit align
+    NAME.restored.png is the whole picture, and NAME.face.png the restored part.
 
-    Grey pictures count as R = G = B, 16-bit colour is read with 8 bits, and
-    transparent pixels can only be inpainted. What was done is in NAME.json.
+    Gray pictures count as R = G = B, 16-bit color is read with 8 bits, and
+    transparent pixels can only be inpainted. NAME.json says what was done.
 
-    A picture that cannot be used stops no other: it is named at the end, and
-    the exit code is 1. After an interrupt the same command goes on with what is
-    missing. Nothing but earlier results is ever overwritten.
+    A picture that cannot be used does not stop the others: it is named at the
+    end, and the exit code is 1. After an interrupt, run the same command again
+    to finish the rest. Nothing but earlier results is ever overwritten.
     """
-    from aipo.restore import REPORT, Outcome, Settings, prepare, run, table
+    from aipo.restore.run import Outcome, prepare
+    from aipo.restore.settings import Settings
 
     settings = Settings(
-        task=task.value,
+        task=task,
         prior=prior,
         sigma=sigma,
+        trust_sigma=trust_sigma,
         lam=lam,
-        solver=solver.value,
-        fit=fit.value if fit else None,
+        solver=solver,
+        fit=fit,
         mask=mask,
         mask_color=mask_color,
         factor=factor,
@@ -121,41 +155,61 @@ def restore(
         matrix=matrix,
         seed=seed,
     )
-    job = prepare(pictures, out, settings)
-    outcome, wanted = Outcome(), len(job.listing.pictures)
-    try:
-        with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
-            for path in job.listing.skipped:
-                bar.say(f"{path}: skipped, not a picture")
-            run(job, bar, outcome)
-    except KeyboardInterrupt:
-        done = f"{outcome.done} of {wanted} pictures are restored"
-        raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
-    report = out / REPORT
+    job, outcome = prepare(images, out, settings), Outcome()
+    with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
+        _run(job, bar, outcome)
+    if outcome.records and as_json:
+        _print_json(job, outcome)
+    elif outcome.records and not quiet:
+        _print_table(job, outcome)
+    _exit_if_failed(outcome)
+
+
+def _exit_if_failed(outcome: Outcome) -> None:
+    for _, reason in outcome.failed:
+        complain(reason)
     if not outcome.records:
-        _complain_of(outcome.failed)
         raise typer.Exit(2)
-    if as_json:
-        failed = [{"picture": str(path), "error": reason} for path, reason in outcome.failed]
-        skipped = [str(path) for path in job.listing.skipped]
-        print_json({"report": str(report), "pictures": outcome.records, "failed": failed, "skipped": skipped})
-    elif not quiet:
-        header, rows = table(outcome.records)
-        print_table(header[:4] + header[7:], [row[:4] + row[7:] for row in rows])
-        if any(record["sigma_from"] == "estimated" for record in outcome.records):
-            print_line("sigma was estimated from each picture; give --sigma if you know it.")
-        if job.listing.skipped:
-            print_line(f"Files in the folders that are no pictures were skipped: {len(job.listing.skipped)}.")
-        if outcome.resumed:
-            print_line(f"Already there from an earlier run: {outcome.resumed}.")
-        total = len(outcome.records) + len(outcome.failed)
-        print_line(f"Restored {outcome.done} of {total} pictures in {outcome.seconds:.1f} s; see {report}")
-    _complain_of(outcome.failed)
-    exit_if_failed([(record["picture"], record["status"]) for record in outcome.records])
+    exit_if_failed([(record.picture, record.status) for record in outcome.records])
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def _complain_of(failed: list[tuple[Path, str]]) -> None:
-    for _, reason in failed:
-        complain(reason)
+def _run(job: Job, bar: RestoreBar, outcome: Outcome) -> None:
+    from aipo.restore.run import run
+
+    for path in job.listing.skipped:
+        bar.say(f"{path}: skipped, not a picture")
+    try:
+        run(job, bar, outcome)
+    except KeyboardInterrupt:
+        done = f"{outcome.done} of {len(job.listing.images)} pictures are restored"
+        raise KeyboardInterrupt(f"{done}; run the same command again for the others") from None
+
+
+def _print_json(job: Job, outcome: Outcome) -> None:
+    from aipo.restore.outputs import REPORT
+
+    print_json(
+        {
+            "report": str(job.out / REPORT),
+            "pictures": [record.to_json() for record in outcome.records],
+            "failed": [{"picture": str(path), "error": reason} for path, reason in outcome.failed],
+            "skipped": [str(path) for path in job.listing.skipped],
+        }
+    )
+
+
+def _print_table(job: Job, outcome: Outcome) -> None:
+    from aipo.restore.outputs import REPORT
+    from aipo.restore.page import table
+
+    print_table(*table(outcome.records, COLUMNS))
+    if any(record.sigma_from == "estimated" for record in outcome.records):
+        print_line("sigma was estimated from each picture; give --sigma if you know it.")
+    if job.listing.skipped:
+        print_line(f"Skipped files that are not pictures: {len(job.listing.skipped)}.")
+    if outcome.resumed:
+        print_line(f"Already there from an earlier run: {outcome.resumed}.")
+    total = len(outcome.records) + len(outcome.failed)
+    print_line(f"Restored {outcome.done} of {total} pictures in {outcome.seconds:.1f} s; see {job.out / REPORT}")

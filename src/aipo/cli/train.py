@@ -9,89 +9,107 @@ from typing import Annotated
 import typer
 
 from aipo.cli.common import JsonOption, QuietOption
-from aipo.terminal import TrainingBar, print_json, print_line
+from aipo.cli.terminal import TrainingBar, print_json, print_line
 
 __all__ = ["train"]
 
 
 class Model(StrEnum):
+    photo = "photo"
+    photo_small = "photo-small"
+    face = "face"
     realnvp_small = "realnvp-small"
     realnvp = "realnvp"
     glow = "glow"
     tarflow = "tarflow"
 
+    @property
+    def noise_flow(self) -> bool:
+        return self in (Model.photo, Model.photo_small, Model.face)
+
+    @property
+    def of_photographs(self) -> bool:
+        return self in (Model.photo, Model.photo_small)
+
 
 def train(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of pictures, or a .npy or .npz array.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The prior, a .safetensors file; its card goes beside it.")],
-    model: Annotated[Model, typer.Option(help="What kind of flow, and how large.")] = Model.realnvp_small,
+    model: Annotated[
+        Model,
+        typer.Option(
+            help="What kind of flow, and how large. photo and photo-small take photographs as they are and learn every "
+            "noise level and size; face learns every noise level of images of one size; the others learn noiseless "
+            "images of one size."
+        ),
+    ] = Model.realnvp_small,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time, schedule finished.")] = None,
     steps: Annotated[int | None, typer.Option(help="Or stop after so many steps.")] = None,
-    size: Annotated[int, typer.Option(min=16, help="Side of the images in pixels.")] = 64,
+    crop: Annotated[
+        int, typer.Option(min=16, help="For photo and photo-small: side of the random crops in pixels.")
+    ] = 192,
+    size: Annotated[int, typer.Option(min=16, help="For the other models: side of the images in pixels.")] = 64,
     mosaics: Annotated[
         bool,
         typer.Option("--mosaics", help="The pictures are sheets of tiles, each an image."),
     ] = False,
-    bits: Annotated[int, typer.Option(min=1, max=8, help="Bits per value that the prior models.")] = 5,
-    val: Annotated[
-        Path | None, typer.Option(help="Validation images.", show_default="every 50th training image")
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="PRIOR", help="Begin with this prior, of the same model.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
+    bits: Annotated[int, typer.Option(min=1, max=8, help="Bits per value that a model of noiseless images has.")] = 5,
+    score_weight: Annotated[
+        float, typer.Option(min=0, help="For photo and face: weight of the denoising error beside the likelihood.")
+    ] = 1.0,
+    val: Annotated[Path | None, typer.Option(help="Validation images.", show_default="some training images")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Images per step.", show_default="128; photo 16, face 64")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.001; tarflow 0.0005")] = None,
     ema: Annotated[float, typer.Option(min=0, max=1, help="Decay of the averaged weights, per step.")] = 0.999,
     noise: Annotated[
-        float, typer.Option(min=0, help="Gaussian noise on the images (sigma, 0..1): a smoother prior.")
+        float, typer.Option(min=0, help="Gaussian noise on noiseless images (sigma, 0..1): a smoother prior.")
     ] = 0.0,
     weight_decay: Annotated[float, typer.Option(min=0, help="Of the networks' matrices.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     every: Annotated[float, typer.Option(min=1, help="Seconds between validations and checkpoints.")] = 60.0,
     data: Annotated[str, typer.Option(help="For the card: what the images are.")] = "",
-    licence: Annotated[str, typer.Option(help="For the card: the terms they came under.")] = "",
+    license: Annotated[str, typer.Option(help="For the card: the terms they came under.")] = "",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train a prior of your own on a folder of images.
 
     Uses a GPU if there is one, and several under torchrun. If it is stopped, the same command goes on where it was.
-    Besides the prior it writes a sheet of samples and the loss curve.
+    Besides the prior it writes a sheet of samples and the learning curve.
     """
     import torch
 
-    from aipo.fit import fit
-    from aipo.training import Settings
+    from aipo.training import Data, Settings, fit
 
     settings = Settings(
         bits=bits,
-        batch=batch,
+        batch=batch or {Model.photo: 16, Model.photo_small: 16, Model.face: 64}.get(model, 128),
         steps=steps,
         minutes=minutes,
-        lr=lr or (5e-4 if model is Model.tarflow else 1e-3),
+        optimizer="muon" if model.noise_flow else "adam",
+        lr=(5e-4 if model is Model.tarflow else 1e-3) if lr is None else lr,
+        clip=10.0 if model.noise_flow else 1.0,
+        warmup=200 if model.noise_flow else 500,
         ema=ema,
         noise=noise,
+        score_weight=score_weight,
         weight_decay=weight_decay,
         seed=seed,
         # On a CPU compiling takes longer than a short training gains by it.
         compile=torch.cuda.is_available(),
     )
+    images_of = Data(images, crop if model.of_photographs else size, mosaics, val, data, license)
     with TrainingBar(show=not (as_json or quiet)) as bar:
-        card = fit(
-            images,
-            out,
-            model.value,
-            settings,
-            size=size,
-            mosaics=mosaics,
-            validation=val,
-            data=data,
-            licence=licence,
-            every=every,
-            report=bar.report,
-            tick=bar.tick,
-        )
+        card = fit(images_of, out, model.value, settings, start=start, every=every, report=bar.report, tick=bar.tick)
     if not card["metrics"]:
         return  # one of several processes, but not the first, which has written everything
     if as_json:
         print_json(card)
     elif not quiet:
-        bits_train, bits_val = (card["metrics"][f"bits_per_dim_{split}"] for split in ("train", "val"))
-        print_line(f"{out}: {bits_val} bits/dim on validation images, {bits_train} on training images")
+        metrics = ", ".join(f"{name} {value}" for name, value in card["metrics"].items())
+        print_line(f"{out}: {metrics}")

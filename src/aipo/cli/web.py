@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from aipo.cli.common import DEFAULT_PRIOR, PriorOption
-from aipo.terminal import print_line
+from aipo.cli.terminal import print_line
 
 __all__ = ["web_app"]
 
@@ -16,7 +16,9 @@ def web_app(
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in, without any password.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="INTEGER", help="0 takes any that is free.")] = 7860,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="INTEGER", help="Port to listen on; 0 takes any free one.")
+    ] = 7860,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     prior: PriorOption = DEFAULT_PRIOR,
     time_limit: Annotated[float, typer.Option(min=1, help="Seconds after which a restoration is stopped.")] = 120.0,

@@ -1,12 +1,27 @@
-"""Normalizing flows with exact per-image density: RealNVP, Glow, TarFlow, and two toys with closed forms."""
+"""Normalizing flows with exact per-image density.
+
+RealNVP, Glow and TarFlow for images of one size, two toys with closed forms, and NoiseFlow for images of any size with
+noise of any level.
+"""
 
 from aipo.flows.base import Flow
 from aipo.flows.gaussian import GaussianFlow
 from aipo.flows.glow import Glow
 from aipo.flows.mixture import MixtureFlow
+from aipo.flows.noise_flow import NoiseFlow, NoiseLevel
 from aipo.flows.realnvp import RealNVP
 from aipo.flows.tarflow import TarFlow
 
-ARCHITECTURES = {flow.architecture: flow for flow in (RealNVP, Glow, TarFlow, GaussianFlow, MixtureFlow)}
+ARCHITECTURES = {flow.architecture: flow for flow in (RealNVP, Glow, TarFlow, GaussianFlow, MixtureFlow, NoiseFlow)}
 
-__all__ = ["ARCHITECTURES", "Flow", "GaussianFlow", "Glow", "MixtureFlow", "RealNVP", "TarFlow"]
+__all__ = [
+    "ARCHITECTURES",
+    "Flow",
+    "GaussianFlow",
+    "Glow",
+    "MixtureFlow",
+    "NoiseFlow",
+    "NoiseLevel",
+    "RealNVP",
+    "TarFlow",
+]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from aipo.errors import InputError
 
-__all__ = ["Flow", "Net"]
+__all__ = ["Flow", "Initialized", "Net"]
 
 
 class Net(nn.Module):
@@ -30,6 +30,12 @@ class Net(nn.Module):
 
     def compute(self, *inputs: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+class Initialized(nn.Module):
+    """A layer that takes its first values from a batch of data, whenever it runs with `initializing` set."""
+
+    initializing = False
 
 
 class Flow(nn.Module):
@@ -96,13 +102,11 @@ class Flow(nn.Module):
                 module.compute_dtype = dtype
 
     @torch.no_grad()
-    def initialise(self, x: Tensor) -> None:
-        """Data-dependent initialisation: every ActNorm takes mean and scale from this batch (B, C, H, W)."""
-        from aipo.flows.layers import ActNorm
-
-        norms = [m for m in self.modules() if isinstance(m, ActNorm)]
-        for norm in norms:
-            norm.initialising = True
+    def initialize(self, x: Tensor) -> None:
+        """Data-dependent initialization: every ActNorm takes mean and scale from this batch (B, C, H, W)."""
+        layers = [m for m in self.modules() if isinstance(m, Initialized)]
+        for layer in layers:
+            layer.initializing = True
         self(x)
-        for norm in norms:
-            norm.initialising = False
+        for layer in layers:
+            layer.initializing = False

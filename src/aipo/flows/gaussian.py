@@ -29,15 +29,15 @@ class GaussianFlow(Flow):
         factor = 0.25 * torch.eye(n) if factor is None else factor
         if mean.shape != self.image_shape or factor.shape != (n, n):
             raise InputError(f"a Gaussian on {self.image_shape} needs a mean of that shape and a {n}x{n} factor")
-        if (factor.diagonal() <= 0).any():
+        if not factor.is_meta and (factor.diagonal() <= 0).any():
             raise InputError("the factor of a Gaussian flow needs a positive diagonal")
         self.mean = nn.Parameter(mean)
         self.factor = nn.Parameter(factor.tril())
         self.config = {"image_shape": list(image_shape)}
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        centred = (x - self.mean).flatten(1)
-        z = torch.linalg.solve_triangular(self.factor, centred.T, upper=False).T
+        centered = (x - self.mean).flatten(1)
+        z = torch.linalg.solve_triangular(self.factor, centered.T, upper=False).T
         return z, -self.factor.diagonal().log().sum().expand(len(x))
 
     def decode(self, z: Tensor) -> Tensor:

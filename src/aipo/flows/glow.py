@@ -18,7 +18,7 @@ __all__ = ["Glow"]
 
 
 class ConvNet(Net):
-    """Glow's conditioning network: 3x3, 1x1, zero-initialised 3x3; SiLU in place of ReLU, for smoothness."""
+    """Glow's conditioning network: 3x3, 1x1, zero-initialized 3x3; SiLU in place of ReLU, for smoothness."""
 
     def __init__(self, inputs: int, outputs: int, hidden: int):
         super().__init__()

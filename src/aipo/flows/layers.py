@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aipo.flows.base import Net
+from aipo.flows.base import Initialized, Net
 
 __all__ = [
     "ActNorm",
@@ -14,10 +14,6 @@ __all__ = [
     "GaussianSplit",
     "Invertible1x1",
     "Permute",
-    "haar",
-    "haar_inverse",
-    "opponent",
-    "opponent_inverse",
     "soft_clamp",
 ]
 
@@ -27,55 +23,16 @@ def soft_clamp(s: Tensor, limit: float) -> Tensor:
     return limit * torch.tanh(s / limit)
 
 
-def haar(x: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, 4C, H/2, W/2): one level of the orthonormal Haar transform, bands LL, LH, HL, HH.
-
-    It halves the resolution as the usual squeeze does, but also decorrelates neighbours at no cost (its
-    determinant is one), which the couplings would otherwise have to learn.
-    """
-    a, b = x[..., ::2, ::2], x[..., ::2, 1::2]
-    c, d = x[..., 1::2, ::2], x[..., 1::2, 1::2]
-    return 0.5 * torch.cat([a + b + c + d, a - b + c - d, a + b - c - d, a - b - c + d], dim=1)
-
-
-def haar_inverse(y: Tensor) -> Tensor:
-    """(B, 4C, H, W) -> (B, C, 2H, 2W), the inverse of `haar`."""
-    ll, lh, hl, hh = y.chunk(4, dim=1)
-    a, b, c, d = ll + lh + hl + hh, ll - lh + hl - hh, ll + lh - hl - hh, ll - lh - hl + hh
-    top, bottom = torch.stack([a, b], dim=-1).flatten(-2), torch.stack([c, d], dim=-1).flatten(-2)
-    return 0.5 * torch.stack([top, bottom], dim=-2).flatten(-3, -2)
-
-
-def opponent(x: Tensor) -> Tensor:
-    """RGB -> brightness, red-blue, green-magenta: an orthonormal turn that takes most of the correlation away.
-
-    Images of other than three channels pass unchanged.
-    """
-    if x.shape[1] != 3:
-        return x
-    r, g, b = x.unbind(1)
-    return torch.stack([(r + g + b) / 3**0.5, (r - b) / 2**0.5, (r - 2 * g + b) / 6**0.5], dim=1)
-
-
-def opponent_inverse(y: Tensor) -> Tensor:
-    """The inverse of `opponent`, which is its transpose."""
-    if y.shape[1] != 3:
-        return y
-    brightness, red_blue, green = y[:, 0] / 3**0.5, y[:, 1] / 2**0.5, y[:, 2] / 6**0.5
-    return torch.stack([brightness + red_blue + green, brightness - 2 * green, brightness - red_blue + green], dim=1)
-
-
-class ActNorm(nn.Module):
+class ActNorm(Initialized):
     """y = (x + shift) * exp(log_scale) per channel; the first batch sets it to zero mean and unit variance."""
 
     def __init__(self, channels: int):
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
         self.log_scale = nn.Parameter(torch.zeros(channels, 1, 1))
-        self.initialising = False
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.initialising:
+        if self.initializing:
             self.shift.copy_(-x.mean(dim=(0, 2, 3)).view_as(self.shift))
             std = x.std(dim=(0, 2, 3), correction=0).view_as(self.log_scale)
             self.log_scale.copy_(-torch.log(std + 1e-6))

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from aipo.errors import InputError
 from aipo.flows.base import Flow, Net
-from aipo.flows.layers import GaussianSplit, haar, haar_inverse, opponent, opponent_inverse
+from aipo.flows.layers import GaussianSplit
+from aipo.transforms.color import opponent, opponent_inverse
+from aipo.transforms.haar import haar, haar_inverse
 
-__all__ = ["CENTRE", "SCALE", "MultiScale", "Step", "ZeroConv", "chain", "chain_inverse", "scale_limit"]
+__all__ = ["CENTER", "SCALE", "MultiScale", "Step", "ZeroConv", "chain", "chain_inverse", "scale_limit"]
 
-# Images in [0, 1] are centred and brought to about unit variance before the first layer: h = (x - CENTRE) * SCALE.
-CENTRE, SCALE = 0.5, 4.0
+# Images in [0, 1] are centered and brought to about unit variance before the first layer: h = (x - CENTER) * SCALE.
+CENTER, SCALE = 0.5, 4.0
 # How far the predicted log-scales of a stack of layers may add up. Left free, they grow ever sharper on images that
 # are smoother than any data, and MAP estimates collapse into them; the bound costs no likelihood (docs/priors.md).
 LOG_SCALE_RANGE = 3.0
@@ -37,7 +39,7 @@ class ZeroConv(nn.Conv2d):
 
 
 class SplitNet(Net):
-    """One zero-initialised convolution: a plain linear prediction of the split latents is enough."""
+    """One zero-initialized convolution: a plain linear prediction of the split latents is enough."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -100,7 +102,7 @@ class MultiScale(Flow):
         self._top_shape = (channels, height >> len(depth), width >> len(depth))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = opponent((x - CENTRE) * SCALE)
+        h = opponent((x - CENTER) * SCALE)
         log_det = x.new_full((len(x),), self.num_dims * math.log(SCALE))
         latents = []
         for i, level in enumerate(self.levels):
@@ -119,7 +121,7 @@ class MultiScale(Flow):
             if i < len(self.splits):
                 h = self.splits[i].inverse(h, parts[i].view_as(h))  # type: ignore[operator]
             h = haar_inverse(chain_inverse(self.levels[i], h))
-        return opponent_inverse(h) / SCALE + CENTRE
+        return opponent_inverse(h) / SCALE + CENTER
 
     def _latent_sizes(self) -> list[int]:
         # Each split gives away half of what is left.

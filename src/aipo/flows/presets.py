@@ -1,4 +1,4 @@
-"""The sizes of flows for 64x64 faces: what `aipo train --model NAME` builds, and what the embedded priors are."""
+"""The sizes of flows: what `aipo train --model NAME` builds, and what the embedded priors are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from aipo.flows.base import Flow
 from aipo.flows.glow import Glow
+from aipo.flows.noise_flow import NoiseFlow
 from aipo.flows.realnvp import RealNVP
 from aipo.flows.tarflow import TarFlow
 
-__all__ = ["PRESETS", "make_flow"]
+__all__ = ["NOISE_PRESETS", "PRESETS", "make_flow"]
 
 PRESETS: dict[str, tuple[Callable[..., Flow], dict[str, Any]]] = {
+    # For images of one size, such as faces of 64x64:
     # Most bits are spent on the finest level and most parameters on the coarse ones, where they cost little time.
     "realnvp": (RealNVP, {"couplings": [8, 8, 8, 4], "hidden": [80, 96, 128, 128]}),
     "realnvp-small": (RealNVP, {"couplings": [6, 6, 4, 4], "hidden": [32, 48, 40, 32]}),
@@ -30,9 +32,17 @@ PRESETS: dict[str, tuple[Callable[..., Flow], dict[str, Any]]] = {
         },
     ),
 }
+# For images of any size, at every noise level. Nearly all of the time goes into the finest level.
+NOISE_PRESETS: dict[str, dict[str, Any]] = {
+    "photo": {"couplings": [10, 10, 6, 4], "hidden": [112, 112, 96, 64], "blocks": [1, 1, 1, 1]},
+    "photo-small": {"couplings": [10, 10, 6, 4], "hidden": [48, 48, 48, 32], "blocks": [1, 1, 1, 1]},
+    "face": {"couplings": [10, 10, 6, 4], "hidden": [96, 96, 96, 64], "blocks": [1, 1, 1, 1]},
+}
 
 
-def make_flow(preset: str, image_shape: tuple[int, int, int], seed: int = 0) -> Flow:
-    """A fresh flow of a preset size."""
+def make_flow(preset: str, image_shape: tuple[int, int, int], seed: int = 0) -> Flow | NoiseFlow:
+    """A fresh flow of a preset size; only a flow for images of one size needs their shape."""
+    if preset in NOISE_PRESETS:
+        return NoiseFlow(seed=seed, **NOISE_PRESETS[preset])
     flow, config = PRESETS[preset]
     return flow(image_shape=image_shape, seed=seed, **config)

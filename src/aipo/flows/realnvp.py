@@ -17,7 +17,7 @@ __all__ = ["RealNVP"]
 
 
 class ResidualNet(Net):
-    """3x3 convolution in, pre-activation residual blocks of two 3x3 convolutions, zero-initialised 3x3 out.
+    """3x3 convolution in, pre-activation residual blocks of two 3x3 convolutions, zero-initialized 3x3 out.
 
     SiLU rather than ReLU: the MAP loss must be smooth for gradient methods (Assumption 3.2 of the paper).
     """

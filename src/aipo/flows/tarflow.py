@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from aipo.errors import InputError
 from aipo.flows.base import Flow, Net
-from aipo.flows.layers import ActNorm, Invertible1x1, haar, haar_inverse, opponent, opponent_inverse, soft_clamp
-from aipo.flows.multiscale import CENTRE, SCALE, scale_limit
+from aipo.flows.layers import ActNorm, Invertible1x1, soft_clamp
+from aipo.flows.multiscale import CENTER, SCALE, scale_limit
 from aipo.flows.realnvp import RealNVP, ResidualNet
+from aipo.transforms.color import opponent, opponent_inverse
+from aipo.transforms.haar import haar, haar_inverse
 
 __all__ = ["TarFlow"]
 
@@ -246,7 +248,7 @@ class TarFlow(Flow):
 
     def _context(self, thumbnail: Tensor) -> Tensor:
         """What each token may know of the thumbnail: (B, T, width)."""
-        return self.context_net((thumbnail - CENTRE) * SCALE).flatten(2).transpose(1, 2)
+        return self.context_net((thumbnail - CENTER) * SCALE).flatten(2).transpose(1, 2)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         thumbnail, details = split_details(opponent(x), self.scales)

@@ -1,14 +1,14 @@
 """The forward operator f of y = f(x) + e."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import Noise, as_generator
-from aipo.spectrum import Spectrum
+from aipo.transforms.spectrum import Spectrum
 
 __all__ = ["Operator", "checked_image_shape"]
 
@@ -27,7 +27,7 @@ class Operator:
         num_measurements: how many numbers of a measurement are truly observed, hence carry noise. An operator
             that leaves some out sets it and overrides `restrict`.
         capturable: whether its methods never look at values on the host, so that a GPU can record them
-            (`aipo.kernels.graphs`). Set it for your own operator if that is so; it only makes solvers faster.
+            (`aipo.engine.kernels.graphs`). Set it for your own operator if that is so; it only makes solvers faster.
     """
 
     linear: bool
@@ -50,15 +50,28 @@ class Operator:
         return y
 
     def measure(self, x: Tensor, noise: Noise, seed: int | Generator) -> Tensor:
-        """y = f(x) + e, with e drawn from the noise where something is observed.
+        """A measurement y of f(x), drawn from the noise where something is observed.
 
         Arguments:
             x: images (B, C, H, W) in [0,1].
             seed: an integer, or a generator on the CPU, which advances.
         """
         self.check_image(x)
-        y = self.A(x)
-        return self.restrict(y + noise.sample(y.shape, as_generator(seed), y.dtype, y.device))
+        return self.restrict(noise.sample(self.A(x), as_generator(seed)))
+
+    def subset(self, kept: Tensor) -> "Operator":
+        """This operator with zeros for the measurements that are not kept.
+
+        Arguments:
+            kept: of the shape of one measurement, 1 or True where it is kept.
+        """
+        raise NotImplementedError
+
+    def checked_kept(self, kept: Tensor) -> Tensor:
+        """kept as numbers on the CPU; `InputError` unless it has the shape of one measurement."""
+        if tuple(kept.shape) != self.measurement_shape:
+            raise InputError(f"kept has shape {tuple(kept.shape)}; {self!r} needs {self.measurement_shape}")
+        return kept.to(torch.float32).cpu()
 
     def project(self, x: Tensor, y: Tensor, max_iter: int = 500, tol: float = 1e-6) -> Tensor:
         """A point near x with f(x) = y and all pixels in [0,1], for each image of the batch on its own."""
@@ -68,11 +81,15 @@ class Operator:
         """The part of v (B, C, H, W) that leaves f unchanged at x to first order."""
         raise NotImplementedError
 
+    def jacobian_at(self, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """The products v -> J v and u -> J^T u with the Jacobian J of f at x."""
+        raise NotImplementedError
+
     def adjoint_at(self, x: Tensor, u: Tensor) -> Tensor:
         """J^T u (B, C, H, W) for u (B, *measurement_shape), J being the Jacobian of f at x."""
         return torch.func.vjp(self.A, x)[1](u)[0]
 
-    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+    def solve_regularized(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """Solve (precision * J^T J + lam * S) v = b for each image, J being the Jacobian of f at x.
 
         This is Newton's step for a Gaussian prior; solvers use it as a preconditioner, so a few digits suffice.
@@ -80,9 +97,19 @@ class Operator:
         Arguments:
             b: right-hand sides (B, C, H, W).
             precision: 1 / variance of the noise (B,).
-            lam: weight of the regulariser (B,), > 0.
+            lam: weight of the regularizer (B,), > 0.
             spectrum: S.
             x: where J is taken (B, C, H, W); no matter for a linear operator.
+        """
+        raise NotImplementedError
+
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """The minimizer over x of gamma |f(x) - y|^2 / 2 + |x - z|^2 / 2, for each image on its own.
+
+        Arguments:
+            z: images (B, C, H, W).
+            y: measurements (B, *measurement_shape).
+            gamma: how much the measurements count (B,), > 0.
         """
         raise NotImplementedError
 
@@ -107,9 +134,13 @@ class Operator:
             raise InputError(f"images are {x.dtype} and measurements {y.dtype}; convert one to the other's dtype")
 
     def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{what} is of type {type(tensor).__name__}; give a torch tensor (torch.from_numpy)")
         if tensor.shape[1:] != shape or tensor.ndim != 1 + len(shape):
             expected = f"({', '.join(['B', *map(str, shape)])})"
             raise InputError(f"{what} has shape {tuple(tensor.shape)}; {self!r} needs {expected}")
+        if not len(tensor):
+            raise InputError(f"{what} has shape {tuple(tensor.shape)}: the batch is empty; give at least one")
         if not tensor.is_floating_point():
             raise InputError(f"{what} has dtype {tensor.dtype}; convert it to floating point, images to [0,1]")
 

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.operators.base import checked_image_shape
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 from aipo.operators.precision import at_least_float32
 
-__all__ = ["Blur"]
+__all__ = ["Blur", "motion_kernel"]
+
+STEPS = 1000  # into which a line is cut
 
 
 class Blur(LinearOperator):
@@ -20,7 +23,7 @@ class Blur(LinearOperator):
 
     Arguments:
         image_shape: (C, H, W).
-        kernel: (kh, kw) with kh <= H and kw <= W, centred on its entry (kh // 2, kw // 2).
+        kernel: (kh, kw) with kh <= H and kw <= W, centered on its entry (kh // 2, kw // 2).
         rcond: frequencies that the kernel passes with less than rcond times its largest gain count as lost:
             `A_dagger` leaves them at zero. Smaller values invert more of the blur and amplify the noise by up
             to 1 / rcond.
@@ -58,6 +61,13 @@ class Blur(LinearOperator):
         kernel = profile[:, None] * profile
         return cls(image_shape, kernel / kernel.sum(), rcond)
 
+    @classmethod
+    def motion(cls, image_shape: Sequence[int], length: float, angle: float = 0.0, rcond: float = 1e-3) -> "Blur":
+        """The trace of a camera that moves straight: `length` in pixels, `angle` in degrees, counterclockwise."""
+        if not (math.isfinite(length) and length >= 1 and math.isfinite(angle)):
+            raise InputError(f"length is {length} and angle {angle}; the length must be at least 1, the angle finite")
+        return cls(image_shape, motion_kernel(length, angle), rcond)
+
     def A(self, x: Tensor) -> Tensor:
         self.check_image(x)
         return self._filter(x, self._transfer)
@@ -70,6 +80,14 @@ class Blur(LinearOperator):
         self.check_measurement(y)
         return self._filter(y, self._inverse)
 
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """See `Operator`. In closed form, frequency by frequency."""
+        self.check_pair(z, y)
+        exact, factor = at_least_float32(z), per_image(gamma, z)
+        transfer = self._transfer.like(exact)
+        spectrum = torch.fft.rfft2(exact) + factor * transfer.conj() * torch.fft.rfft2(at_least_float32(y))
+        return torch.fft.irfft2(spectrum / (1 + factor * transfer.abs().square()), s=z.shape[-2:]).to(z.dtype)
+
     def _filter(self, x: Tensor, response: Constant, conjugate: bool = False) -> Tensor:
         exact = at_least_float32(x)
         factor = response.like(exact)
@@ -78,3 +96,14 @@ class Blur(LinearOperator):
 
     def detail(self) -> str:
         return f"kernel {tuple(self.kernel.shape)}, rcond={self.rcond:g}"
+
+
+def motion_kernel(length: float, angle: float) -> Tensor:
+    """A line through the middle, of sum 1: (k, k), k odd. A pixel gets as much as of the line lies in it."""
+    radius = math.ceil(length / 2)
+    along = (torch.arange(STEPS, dtype=torch.float64) + 0.5) / STEPS - 0.5
+    columns = along * length * math.cos(math.radians(angle)) + radius
+    rows = -along * length * math.sin(math.radians(angle)) + radius
+    kernel = torch.zeros(2 * radius + 1, 2 * radius + 1, dtype=torch.float64)
+    kernel.index_put_((rows.round().long(), columns.round().long()), torch.tensor(1 / STEPS).double(), accumulate=True)
+    return kernel

@@ -13,11 +13,12 @@ from aipo.operators.base import checked_image_shape
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 from aipo.operators.precision import at_least_float32
-from aipo.spectrum import Spectrum, analyse
+from aipo.transforms.spectrum import Spectrum, analyze
 
 __all__ = ["CompressedSensing"]
 
 KEPT_FACTORS = 8  # of 64 MB each at m = 4000
+MANY_FACTORS = 12  # take as long as one eigendecomposition
 
 
 class CompressedSensing(LinearOperator):
@@ -56,6 +57,7 @@ class CompressedSensing(LinearOperator):
         self._cholesky: Constant | None = None
         self._inverse: Constant | None = None
         self._known: list[_Whitened] = []
+        self._flat: Spectrum | None = None
 
     @property
     def matrix(self) -> Tensor:
@@ -86,8 +88,21 @@ class CompressedSensing(LinearOperator):
             z = torch.cholesky_solve(exact.T, self._cholesky.like(exact)).T
         return self.A_adjoint(z.to(y.dtype))
 
+    def subset(self, kept: Tensor) -> "CompressedSensing":
+        rows = self.checked_kept(kept).to(self.matrix)
+        return CompressedSensing(self.image_shape, matrix=self.matrix * rows[:, None])
+
     @torch.no_grad()
-    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """See `Operator`. A solve with m unknowns."""
+        self.check_pair(z, y)
+        if self._flat is None or self._flat.values.device != z.device or self._flat.values.dtype != z.dtype:
+            self._flat = Spectrum(torch.ones(self.image_shape, dtype=z.dtype, device=z.device))
+        pull = per_image(gamma, z) * self.A_adjoint(y - self.A(z))
+        return z + self.solve_regularized(pull, gamma, torch.ones_like(gamma), self._flat, z)
+
+    @torch.no_grad()
+    def solve_regularized(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """See `Operator`. By Woodbury's identity: (precision A^T A + lam S)^-1 needs only a solve with m unknowns."""
         v = spectrum.solve(b, per_image(lam, b))
         z = self._solve_capacitance(self.A(v), precision, lam, spectrum)
@@ -96,13 +111,12 @@ class CompressedSensing(LinearOperator):
     def _solve_capacitance(self, z: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum) -> Tensor:
         """(I / precision + G / lam)^-1 z, with G = A S^-1 A^T, for z (B, m)."""
         known = self._whitened(spectrum, z)
-        if z.is_cuda:
-            # One eigendecomposition, seconds on a GPU, serves every precision and lam, without a look at their values.
-            if known.eigen is None:
-                known.eigen = torch.linalg.eigh(known.gram)
-            values, vectors = known.eigen
-            return (z @ vectors / (1 / precision[:, None] + values.clamp(min=0) / lam[:, None])) @ vectors.T
+        if z.is_cuda or known.eigen is not None:
+            return known.by_eigenvectors(z, precision, lam)
         pairs, group = torch.stack([precision, lam], dim=1).unique(dim=0, return_inverse=True)
+        known.asked += len(pairs)
+        if known.asked > MANY_FACTORS:
+            return known.by_eigenvectors(z, precision, lam)
         solved = torch.empty_like(z)
         for i, (weight, scale) in enumerate(pairs.tolist()):
             mine = group == i
@@ -110,14 +124,14 @@ class CompressedSensing(LinearOperator):
         return solved
 
     def _whitened(self, spectrum: Spectrum, like: Tensor) -> "_Whitened":
-        """What is known for a spectrum; a prior has two, one for its images and one for its curvature."""
+        """What is known for a spectrum; a prior has two, for its images and its curvature, and `prox_l2` a flat one."""
         for known in self._known:
             if known.spectrum is spectrum:
                 return known
         rows = self._matrix.like(like).split(512)
-        parts = [analyse(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
+        parts = [analyze(part.view(-1, *self.image_shape)) / spectrum.values.sqrt() for part in rows]
         white = torch.cat([part.flatten(1) for part in parts])
-        self._known = [*self._known[-1:], _Whitened(spectrum, white @ white.T)]
+        self._known = [*self._known[-2:], _Whitened(spectrum, white @ white.T)]
         return self._known[-1]
 
 
@@ -128,7 +142,15 @@ class _Whitened:
         self.spectrum = spectrum
         self.gram = gram
         self.eigen: tuple[Tensor, Tensor] | None = None
+        self.asked = 0  # for how many factors; some more than once
         self._factors: dict[tuple[float, float], Tensor] = {}
+
+    def by_eigenvectors(self, z: Tensor, precision: Tensor, lam: Tensor) -> Tensor:
+        """See `_solve_capacitance`. One decomposition serves every precision and lam, without a look at them."""
+        if self.eigen is None:
+            self.eigen = torch.linalg.eigh(self.gram)
+        values, vectors = self.eigen
+        return (z @ vectors / (1 / precision[:, None] + values.clamp(min=0) / lam[:, None])) @ vectors.T
 
     def factor(self, precision: float, lam: float) -> Tensor:
         """The Cholesky factor of I / precision + G / lam; the last few are kept."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from aipo.batch import per_image
+from aipo.operators.inpainting import Inpainting
 from aipo.operators.linear import LinearOperator
-from aipo.spectrum import Spectrum
+from aipo.transforms.spectrum import Spectrum
 
 __all__ = ["Denoising"]
 
@@ -15,6 +16,7 @@ class Denoising(LinearOperator):
     """A x = x."""
 
     capturable = True
+    tight = 1.0
 
     def __init__(self, image_shape: Sequence[int]):
         super().__init__(image_shape, measurement_shape=image_shape)
@@ -30,6 +32,9 @@ class Denoising(LinearOperator):
     def A_dagger(self, y: Tensor) -> Tensor:
         return self.A_adjoint(y)
 
-    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+    def subset(self, kept: Tensor) -> Inpainting:
+        return Inpainting(self.checked_kept(kept), self.image_shape)
+
+    def solve_regularized(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """See `Operator`. In closed form, frequency by frequency."""
         return spectrum.solve(b, per_image(lam, b), per_image(precision, b))

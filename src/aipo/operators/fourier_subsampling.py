@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
+from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.noise import as_generator
 from aipo.operators.base import checked_image_shape
@@ -43,6 +44,7 @@ class FourierSubsampling(LinearOperator):
         # x is real, so k and -k carry the same information: A^T A multiplies both by (M(k) + M(-k)) / 2.
         M_symmetric = (M + M.flip(0, 1).roll((1, 1), (0, 1))) / 2
         self._mask = Constant(M)
+        self._symmetric = Constant(M_symmetric)
         self._inverse = Constant(M / M_symmetric.clamp(min=0.5))
 
     @classmethod
@@ -50,7 +52,7 @@ class FourierSubsampling(LinearOperator):
         cls,
         image_shape: Sequence[int],
         fraction: float = 0.25,
-        centre: float = 0.08,
+        center: float = 0.08,
         seed: int | Generator = 0,
         pattern: Literal["lines", "points"] = "lines",
     ) -> "FourierSubsampling":
@@ -58,13 +60,13 @@ class FourierSubsampling(LinearOperator):
 
         Arguments:
             fraction: share of the frequencies that is sampled, in (0,1].
-            centre: share of the frequencies, the lowest, that is always sampled, in [0, fraction].
+            center: share of the frequencies, the lowest, that is always sampled, in [0, fraction].
             pattern: "lines" samples whole columns, as scanners do; "points" single frequencies.
         """
         if not 0 < fraction <= 1:
             raise InputError(f"fraction is {fraction}; the sampled share of the frequencies must be in (0, 1]")
-        if not 0 <= centre <= fraction:
-            raise InputError(f"centre is {centre}; it must be between 0 and fraction, {fraction}")
+        if not 0 <= center <= fraction:
+            raise InputError(f"center is {center}; it must be between 0 and fraction, {fraction}")
         _, height, width = checked_image_shape(image_shape)
         if pattern == "lines":
             radius = torch.fft.fftfreq(width).abs().expand(1, width)
@@ -73,7 +75,7 @@ class FourierSubsampling(LinearOperator):
         else:
             raise InputError(f'pattern is {pattern!r}; choose "lines" or "points"')
         total = radius.numel()
-        low, high = radius.flatten().argsort(stable=True).tensor_split([round(centre * total)])
+        low, high = radius.flatten().argsort(stable=True).tensor_split([round(center * total)])
         high = high[torch.randperm(len(high), generator=as_generator(seed))]
         sampled = torch.cat([low, high])[: max(1, round(fraction * total))]
         mask = torch.zeros(total).index_fill_(0, sampled, 1).reshape(radius.shape)
@@ -100,6 +102,14 @@ class FourierSubsampling(LinearOperator):
     def A_dagger(self, y: Tensor) -> Tensor:
         self.check_measurement(y)
         return self._real_image(self._inverse.like(y) * y)
+
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """See `Operator`. In closed form, frequency by frequency: A^T A is a product with `M_symmetric`."""
+        self.check_pair(z, y)
+        exact, factor = at_least_float32(z), per_image(gamma, z)
+        spectrum = torch.fft.fft2(exact + factor * at_least_float32(self.A_adjoint(y)), norm="ortho")
+        spectrum = spectrum / (1 + factor * self._symmetric.like(exact))
+        return torch.fft.ifft2(spectrum, norm="ortho").real.to(z.dtype)
 
     def _real_image(self, y: Tensor) -> Tensor:
         """Re F^H y: the adjoint of x -> (Re F x, Im F x)."""

@@ -1,4 +1,4 @@
-"""Colourisation: only a weighted sum of the channels is observed."""
+"""Colorization: only a weighted sum of the channels is observed."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,7 @@ class Grayscale(LinearOperator):
                 f"weights are {tuple(weights)}; give {channels} finite values, one per channel, not all zero"
             )
         self.weights = tuple(weights)
+        self.tight = w.square().sum().item()
         self._w = Constant(w[:, None, None])
         self._w_dagger = Constant(w[:, None, None] / w.square().sum())
 

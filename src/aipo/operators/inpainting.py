@@ -23,6 +23,7 @@ class Inpainting(LinearOperator):
     """
 
     capturable = True
+    tight = 1.0
 
     def __init__(self, mask: Tensor, image_shape: Sequence[int] | None = None):
         shape = checked_image_shape(tuple(mask.shape) if image_shape is None else image_shape)
@@ -63,6 +64,27 @@ class Inpainting(LinearOperator):
         mask = grid.repeat_interleave(block, 0).repeat_interleave(block, 1)
         return cls(mask[None], image_shape)
 
+    @classmethod
+    def bayer(cls, image_shape: Sequence[int], pattern: str = "RGGB") -> "Inpainting":
+        """A color camera's sensor: every pixel sees one color.
+
+        Arguments:
+            image_shape: (3, H, W).
+            pattern: the colors of the first 2x2 pixels, row by row, such as RGGB, BGGR, GRBG or GBRG.
+
+        Examples:
+            >>> Inpainting.bayer((3, 4, 4)).mask[:, :2, :2].int().tolist()
+            [[[1, 0], [0, 0]], [[0, 1], [1, 0]], [[0, 0], [0, 1]]]
+        """
+        channels, height, width = checked_image_shape(image_shape)
+        colors = ["RGB".find(letter) for letter in pattern.upper()]
+        if len(colors) != 4 or -1 in colors or channels != 3:
+            raise InputError(f"pattern is {pattern!r} for images {tuple(image_shape)}; give RGGB or so, and 3 channels")
+        mask = torch.zeros(3, height, width)
+        for i, color in enumerate(colors):
+            mask[color, i // 2 :: 2, i % 2 :: 2] = 1
+        return cls(mask, image_shape)
+
     @property
     def mask(self) -> Tensor:
         """1 = observed, 0 = missing, (C, H, W)."""
@@ -82,6 +104,9 @@ class Inpainting(LinearOperator):
 
     def A_dagger(self, y: Tensor) -> Tensor:
         return self.A_adjoint(y)
+
+    def subset(self, kept: Tensor) -> "Inpainting":
+        return Inpainting(self.checked_kept(kept) * self.mask.cpu(), self.image_shape)
 
     def detail(self) -> str:
         return f"{self.mask.mean():.1%} observed"

@@ -1,15 +1,20 @@
 """Linear forward operators, f(x) = A x."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from aipo.batch import CHECK_EVERY, max_change, none_left, per_image
 from aipo.operators.base import Operator
-from aipo.operators.conjugate_gradient import conjugate_gradient
-from aipo.operators.regularised import solve_by_conjugate_gradients
-from aipo.spectrum import Spectrum
+from aipo.operators.regularized import solve_by_conjugate_gradients
+from aipo.operators.subset import Subset
+from aipo.transforms.conjugate_gradient import conjugate_gradient
+from aipo.transforms.spectrum import Spectrum
 
 __all__ = ["LinearOperator"]
+
+PROX_DIGITS = 1e-4  # relative error of `prox_l2` by conjugate gradients
 
 
 class LinearOperator(Operator):
@@ -32,6 +37,7 @@ class LinearOperator(Operator):
     """
 
     linear = True
+    tight: float | None = None  # a, if A A^T = a I on all that is observed
 
     def A_adjoint(self, y: Tensor) -> Tensor:
         """A^T y, with <A x, y> = <x, A^T y>, of y (B, *measurement_shape): (B, C, H, W)."""
@@ -40,12 +46,20 @@ class LinearOperator(Operator):
         return torch.func.vjp(self.A, zeros)[1](y)[0]
 
     def A_dagger(self, y: Tensor) -> Tensor:
-        """A^+ y, the Moore-Penrose pseudo-inverse: the minimiser of |A x - y| that has the least norm."""
+        """A^+ y, the Moore-Penrose pseudo-inverse: the minimizer of |A x - y| that has the least norm."""
         # On the normal equations rather than A A^T z = y: y need not lie in the range of A.
         return conjugate_gradient(lambda x: self.A_adjoint(self.A(x)), self.A_adjoint(y))
 
+    def jacobian_at(self, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """A and its adjoint, wherever x is."""
+        return self.A, self.A_adjoint
+
     def adjoint_at(self, x: Tensor, u: Tensor) -> Tensor:
         return self.A_adjoint(u)
+
+    def subset(self, kept: Tensor) -> "LinearOperator":
+        """See `Operator`. An operator that knows one of its own with closed forms overrides this."""
+        return LinearSubset(self, kept)
 
     def project_affine(self, x: Tensor, y: Tensor) -> Tensor:
         """The point of {A x = y} nearest to x; if there is none, of the least-squares solutions."""
@@ -56,7 +70,16 @@ class LinearOperator(Operator):
         """The part of v (B, C, H, W) in the null space of A, v - A^+ A v; the same at every x."""
         return v - self.A_dagger(self.A(v))
 
-    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """See `Operator`. In closed form where A A^T is a multiple of the identity, else by conjugate gradients."""
+        self.check_pair(z, y)
+        factor = per_image(gamma, z)
+        pull = self.A_adjoint(y - self.A(z))
+        if self.tight is not None:
+            return z + factor / (1 + factor * self.tight) * pull
+        return z + conjugate_gradient(lambda v: v + factor * self.A_adjoint(self.A(v)), factor * pull, 100, PROX_DIGITS)
+
+    def solve_regularized(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """See `Operator`. By conjugate gradients; an operator that knows a closed form overrides this."""
         return solve_by_conjugate_gradients(lambda v: self.A_adjoint(self.A(v)), b, precision, lam, spectrum)
 
@@ -80,3 +103,7 @@ class LinearOperator(Operator):
             if i % CHECK_EVERY == 1 and none_left(active):
                 break
         return x
+
+
+class LinearSubset(Subset, LinearOperator):
+    """Some measurements of a linear operator."""

@@ -7,11 +7,15 @@ from torch import Tensor
 
 from aipo.batch import max_change, per_image
 from aipo.operators.base import Operator
-from aipo.operators.conjugate_gradient import conjugate_gradient
-from aipo.operators.regularised import solve_by_conjugate_gradients
-from aipo.spectrum import Spectrum
+from aipo.operators.regularized import solve_by_conjugate_gradients
+from aipo.operators.subset import Subset
+from aipo.transforms.conjugate_gradient import conjugate_gradient
+from aipo.transforms.spectrum import Spectrum
 
 __all__ = ["NonlinearOperator"]
+
+# Of `prox_l2`: Gauss-Newton steps, how often one is halved, and the relative error of each.
+PROX_STEPS, PROX_HALVINGS, PROX_DIGITS = 5, 6, 1e-3
 
 
 class NonlinearOperator(Operator):
@@ -21,7 +25,7 @@ class NonlinearOperator(Operator):
 
     @torch.no_grad()
     def least_squares(self, y: Tensor, x0: Tensor | None = None, max_iter: int = 500, tol: float = 1e-6) -> Tensor:
-        """A minimiser of |f(x) - y|^2 over [0,1]^n: f(x) = y if y can be reached, a best fit otherwise.
+        """A minimizer of |f(x) - y|^2 over [0,1]^n: f(x) = y if y can be reached, a best fit otherwise.
 
         Levenberg-Marquardt with bounds: with r = f(x) - y and its Jacobian J in the pixels free to move,
 
@@ -31,7 +35,7 @@ class NonlinearOperator(Operator):
 
         Arguments:
             y: measurements (B, *measurement_shape).
-            x0: where to start, images (B, C, H, W); mid-grey by default.
+            x0: where to start, images (B, C, H, W); mid-gray by default.
             tol: an image is done, and stays as it is, once a step would move no pixel by more than this.
         """
         x = y.new_full((len(y), *self.image_shape), 0.5) if x0 is None else x0
@@ -60,28 +64,55 @@ class NonlinearOperator(Operator):
         self.check_pair(x, y)
         return self.least_squares(y, x, max_iter, tol)
 
+    def subset(self, kept: Tensor) -> "NonlinearOperator":
+        """See `Operator`."""
+        return NonlinearSubset(self, kept)
+
     @torch.no_grad()
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
         """The part of v (B, C, H, W) that leaves f unchanged at x to first order, v - J^+ J v."""
         self.check_image(x)
         self.check_image(v)
-        J, Jt = self._jacobian(x)
+        J, Jt = self.jacobian_at(x)
         return v - conjugate_gradient(lambda u: Jt(J(u)), Jt(J(v)))
 
     @torch.no_grad()
-    def solve_regularised(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
+    def solve_regularized(self, b: Tensor, precision: Tensor, lam: Tensor, spectrum: Spectrum, x: Tensor) -> Tensor:
         """See `Operator`. By conjugate gradients with the Jacobian at x (Gauss-Newton)."""
-        J, Jt = self._jacobian(x)
+        J, Jt = self.jacobian_at(x)
         return solve_by_conjugate_gradients(lambda v: Jt(J(v)), b, precision, lam, spectrum)
 
-    def _jacobian(self, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """The products v -> J v and u -> J^T u with the Jacobian of f at x."""
+    @torch.no_grad()
+    def prox_l2(self, z: Tensor, y: Tensor, gamma: Tensor) -> Tensor:
+        """See `Operator`. By Gauss-Newton steps from z, each halved until it lowers the objective."""
+        self.check_pair(z, y)
+        factor = per_image(gamma, z)
+
+        def objective(x: Tensor) -> Tensor:
+            misfit, distance = ((v).flatten(1).square().sum(1) for v in (self.A(x) - y, x - z))
+            return gamma * misfit + distance
+
+        x, value = z, objective(z)
+        for _ in range(PROX_STEPS):
+            J, Jt = self.jacobian_at(x)
+            pull = factor * Jt(y - self.A(x)) + z - x
+            step = conjugate_gradient(lambda v, J=J, Jt=Jt: v + factor * Jt(J(v)), pull, 100, PROX_DIGITS)  # type: ignore[misc]
+            for _ in range(PROX_HALVINGS):
+                lower = objective(x + step) <= value
+                step = torch.where(per_image(lower, step), step, step / 2)
+            moved = objective(x + step)
+            x = torch.where(per_image(moved <= value, x), x + step, x)
+            value = torch.minimum(moved, value)
+        return x
+
+    def jacobian_at(self, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        x = x.contiguous()  # forward differentiation cannot take one image that is expanded to a batch
         vjp = torch.func.vjp(self.A, x)[1]
         return lambda v: torch.func.jvp(self.A, (x,), (v,))[1], lambda u: vjp(u)[0]
 
     def _step(self, x: Tensor, r: Tensor, mu: Tensor) -> Tensor:
         """The Levenberg-Marquardt step d at x."""
-        J, Jt = self._jacobian(x)
+        J, Jt = self.jacobian_at(x)
         gradient = Jt(r)
         # A pixel that sits on a bound and would cross it must not take part: clipping could turn descent into
         # ascent.
@@ -92,6 +123,10 @@ class NonlinearOperator(Operator):
 
         # Three digits are enough: the next step starts from the true residual again.
         return conjugate_gradient(JtJ_plus_mu, free * gradient, max_iter=100, tol=1e-3)
+
+
+class NonlinearSubset(Subset, NonlinearOperator):
+    """Some measurements of a nonlinear operator."""
 
 
 def _decrease(r: Tensor, r_next: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class SuperResolution(LinearOperator):
         if factor < 1 or height % factor or width % factor:
             raise InputError(f"factor is {factor}; choose a divisor of the image's height {height} and width {width}")
         super().__init__(image_shape, measurement_shape=(channels, height // factor, width // factor))
-        self.factor = factor
+        self.factor, self.tight = factor, 1 / factor**2
 
     def A(self, x: Tensor) -> Tensor:
         self.check_image(x)

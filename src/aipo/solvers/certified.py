@@ -1,7 +1,7 @@
 """AIPO with its guarantee (Algorithm 1): gradient descent with step 1/L along an even grid of lam.
 
-Under Assumptions 3.2 to 3.4 with constants L, sigma, delta, C, the result is within epsilon of the global minimiser
-x*(Lambda) (Theorem 3.6). With
+If Assumptions 3.2 to 3.4 hold with constants L, sigma, delta, C, the result is within epsilon of the global minimizer
+x*(Lambda) (Theorem 3.6). The theorem speaks of constants that are true: with estimated ones nothing is proven. With
 
     mu      = 1 / (2 L sigma^2)
     delta_0 = min(delta, mu / sqrt(2 (L - mu) L) * delta)
@@ -13,17 +13,18 @@ x*(Lambda) (Theorem 3.6). With
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from aipo import initial
 from aipo.batch import per_image
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, State, Status, make_result
-from aipo.problem import MapProblem
+from aipo.problem.map_problem import MapProblem
+from aipo.solvers import initial
+from aipo.solvers.base import State, Status
 from aipo.solvers.constants import Constants, estimate_constants
+from aipo.solvers.result import Result, make_result
+from aipo.solvers.solve import AtLambda
 
 __all__ = ["Certified", "Plan"]
 
@@ -65,8 +66,13 @@ class CertifiedState(State):
 
 
 @dataclass(frozen=True)
-class Certified(Solver[CertifiedState]):
+class Certified(AtLambda[CertifiedState]):
     """Algorithm 1 of the paper.
+
+    `result.info["certified"]` says of which images it is proven that they are within epsilon of x*(Lambda), if the
+    constants are true. This takes two things: the plan was carried out (status "done"), and all four constants were
+    given. With estimated constants the plan is the same, but it rests on samples of the loss, and no image is called
+    certified; `result.info["constants"].origin` is "given" or "estimated".
 
     Arguments:
         epsilon: precision |x - x*(Lambda)|, in the Euclidean norm of the image.
@@ -79,7 +85,7 @@ class Certified(Solver[CertifiedState]):
     x0 is the solution at lam = 0, by default `initial.mle`.
     """
 
-    state_type: ClassVar = CertifiedState
+    state_type = CertifiedState
 
     epsilon: float = 1e-2
     L: float | Tensor | None = None
@@ -97,7 +103,7 @@ class Certified(Solver[CertifiedState]):
         return mle.x, mle.evals
 
     def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> CertifiedState:
-        problem.operator.check_image(x0)
+        problem.check_start(x0)
         lam_max = problem.lam_tensor(lam)
         constants = estimate_constants(problem, lam_max, x0, L=self.L, sigma=self.sigma, delta=self.delta, C=self.C)
         plan = Plan.make(constants, lam_max, self.epsilon)
@@ -141,10 +147,11 @@ class Certified(Solver[CertifiedState]):
         """`info` has the constants with their source, the plan N, K, K_last, and whether each image is certified."""
         given = {"L": self.L, "sigma": self.sigma, "delta": self.delta, "C": self.C}
         source = {name: "estimated" if value is None else "given" for name, value in given.items()}
+        constants = Constants(state.L, state.sigma, state.delta, state.C, source)
         info = {
             "epsilon": self.epsilon,
-            "certified": state.status == Status.DONE,
-            "constants": Constants(state.L, state.sigma, state.delta, state.C, source),
+            "certified": (state.status == Status.DONE) & (constants.origin == "given"),
+            "constants": constants,
             "N": state.N,
             "K": state.K,
             "K_last": state.K_last,

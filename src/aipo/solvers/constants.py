@@ -5,7 +5,8 @@
     delta
     C      Assumption 3.4: |x*(lam1) - x*(lam2)| <= C |lam1 - lam2|
 
-Estimates look at a finite number of points: they are evidence, not proof, and `Constants.source` says which is which.
+Estimates look at a finite number of points: they are evidence, not proof. `Constants.source` says which is which, and
+`Constants.origin` whether any was estimated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from aipo.batch import per_image
 from aipo.errors import InputError
-from aipo.problem import MapProblem
+from aipo.problem.map_problem import MapProblem
 from aipo.solvers.fixed import FixedLambda
 
 __all__ = ["Constants", "estimate_constants", "extreme_curvatures"]
@@ -41,6 +42,11 @@ class Constants:
     C: Tensor
     source: dict[str, str] = field(default_factory=dict)
     evals: int = 0
+
+    @property
+    def origin(self) -> str:
+        """ "given" if all four were given, "estimated" if any was estimated."""
+        return "estimated" if "estimated" in self.source.values() else "given"
 
     def __post_init__(self) -> None:
         for name in ("L", "sigma", "delta", "C"):

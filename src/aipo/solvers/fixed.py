@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from aipo import initial
-from aipo.adam import Adam, AdamState
 from aipo.errors import InputError
-from aipo.iterate import Result, Solver, Status, exact_share, make_result
-from aipo.problem import MapProblem
+from aipo.problem.map_problem import MapProblem
+from aipo.solvers import initial
+from aipo.solvers.adam import Adam, AdamState
+from aipo.solvers.base import Status, exact_share
+from aipo.solvers.result import Result, make_result
+from aipo.solvers.solve import AtLambda
 
 __all__ = ["FixedLambda"]
 
@@ -25,8 +27,8 @@ class FixedState(AdamState):
 
 
 @dataclass(frozen=True)
-class FixedLambda(Solver[FixedState]):
-    """Minimise L(.; lam) with Adam, lam fixed from the first step to the last.
+class FixedLambda(AtLambda[FixedState]):
+    """Minimize L(.; lam) with Adam, lam fixed from the first step to the last.
 
     Arguments:
         steps: number of updates, for all images or one for each; a final evaluation at the last point makes it
@@ -47,8 +49,8 @@ class FixedLambda(Solver[FixedState]):
         (0.75, [251], ['done'])
     """
 
-    state_type: ClassVar = FixedState
-    capturable: ClassVar = True
+    state_type = FixedState
+    capturable = True
 
     steps: int | tuple[int, ...] = 500
     alpha: float = 0.05
@@ -74,7 +76,7 @@ class FixedLambda(Solver[FixedState]):
         return initial.zero(problem), 0
 
     def init(self, problem: MapProblem, lam: float | Tensor, x0: Tensor) -> FixedState:
-        problem.operator.check_image(x0)
+        problem.check_start(x0)
         if len(self._each_steps) not in (1, len(x0)):
             raise InputError(f"there are {len(self._each_steps)} numbers of steps for {len(x0)} images")
         steps = torch.tensor(self._each_steps, device=x0.device).expand(len(x0)).clone()

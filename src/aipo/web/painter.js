@@ -1,6 +1,6 @@
-// The picture that will be restored, and a brush for what is missing of it.
+// The image to be restored, and a brush for its missing parts.
 // value: { image, mask, paint, note }; mask has one character for each pixel, row by row: 1 is kept, 0 is missing.
-// A value without a mask leaves the mask alone: what was painted while the server thought must not be lost.
+// A value without a mask leaves the mask alone: what is painted while the server computes must not be lost.
 const find = (name) => element.querySelector(name);
 const picture = find(".picture"), overlay = find(".mask"), tools = find(".tools");
 let cells = [], width = 0, height = 0, erase = false, last = null;
@@ -26,7 +26,7 @@ function show() {
 function draw() {
   const pixels = new ImageData(width, height);
   cells.forEach((kept, i) => {
-    // A light weave, so that it cannot be taken for part of the picture.
+    // A checkered pattern, so that it cannot be taken for part of the image.
     if (!kept) pixels.data.set((i + Math.floor(i / width)) % 2 ? [230, 82, 40, 255] : [247, 130, 80, 255], 4 * i);
   });
   overlay.getContext("2d").putImageData(pixels, 0, 0);

@@ -1,8 +1,8 @@
-// Shows the messages of aipo.web.session. Once a path is there, everything below happens in the browser: a picture
-// between two lambdas is a mixture of theirs, so that the slider needs no server.
+// Shows the messages of aipo.web.session. Once a path is there, everything below happens in the browser: an image
+// between two values of lambda is a mixture of theirs, so the slider needs no server.
 const find = (name) => element.querySelector(name);
 const root = find(".viewer"), slider = find(".slider"), wipe = find(".wipe"), chart = find(".chart");
-let value = null, frames = [], still = {}, view = "restored", turn = 0;
+let value = null, frames = [], still = {}, view = "restored", latest = 0;
 
 const decode = (url) =>
   new Promise((done) => {
@@ -29,7 +29,7 @@ const wanted = () => {
   const [low, high] = span();
   return Math.exp(low + ((high - low) * slider.value) / 1000);
 };
-// The chosen lambda lies between two ticks of the slider; there it is meant exactly.
+// The chosen lambda lies between two ticks of the slider; at the nearest one it is meant exactly.
 const position = (lam) => {
   const [low, high] = span();
   return high > low ? Math.round((1000 * (Math.log(lam) - low)) / (high - low)) : 0;
@@ -61,7 +61,7 @@ function shown() {
 const number = (x) => (x >= 1 ? x.toFixed(2) : x.toPrecision(2));
 
 function readout(lam, chi2, psnr, note) {
-  find(".lam").textContent = lam == null ? "lambda 0" : `lambda ${number(lam)}${note}`;
+  find(".lam").textContent = lam == null ? "λ 0" : `λ ${number(lam)}${note}`;
   const target = value.target == null ? "" : `, expected ${value.target.toFixed(2)}`;
   find(".chi2").textContent = `left over: chi² ${chi2.toFixed(2)}${target}`;
   find(".psnr").textContent = psnr == null ? "" : `PSNR ${psnr.toFixed(1)} dB`;
@@ -71,11 +71,11 @@ function advise(lam) {
   const ratio = lam / value.frames[value.chosen].lam;
   find(".advice").textContent =
     !value.reached && ratio > 0.99
-      ? "Not there yet: it was stopped before what is left over looked like noise."
+      ? "Not finished: it was stopped before what is left over looked like noise."
       : ratio < 0.75
       ? "Too little: the picture repeats what was measured, noise and all."
       : ratio > 1.35
-        ? "Too much: the picture is smoother than the measurement says; its own detail is lost."
+        ? "Too much: the picture is smoother than what was measured, and its own detail is lost."
         : "Balanced: what is left over is about as large as the noise should be.";
 }
 
@@ -137,7 +137,7 @@ function list(facts) {
 }
 
 async function show() {
-  const mine = ++turn;
+  const mine = ++latest;
   const message = props.value;
   if (!message) return;
   const ends = message.chosen != null;
@@ -146,7 +146,7 @@ async function show() {
       .concat(ends ? message.frames.map((frame) => frame.image) : [])
       .map((url) => url && decode(url)),
   );
-  if (mine !== turn) return; // a newer message has overtaken this one
+  if (mine !== latest) return; // a newer message has overtaken this one
   value = message;
   frames = path;
   still = { before, truth, doubt };
@@ -172,8 +172,8 @@ async function show() {
     find(".tag.right").textContent = "so far";
     readout(value.live.lam, value.live.chi2, value.live.psnr, "");
     find(".advice").textContent = value.frames.length
-      ? "Each point is a solved lambda. The prior smooths noise away first, then detail."
-      : "With almost no say for the prior, the picture only explains what was measured.";
+      ? "Each point is a solved λ. The prior smooths away noise first, then detail."
+      : "As long as the prior hardly counts, the picture only explains what was measured.";
     find(".back").hidden = true;
     if (value.range) {
       slider.value = position(value.live.lam);
@@ -186,8 +186,8 @@ async function show() {
     list(value.facts);
     const levels = Math.max(1, Math.round(255 * value.doubt.peak));
     find(".doubt-note").textContent =
-      `“Doubt” shows where the picture changes between half and twice the chosen lambda, at most by ${levels} levels ` +
-      "of 255: there the prior speaks, not the measurement. It is no posterior; a pixel can be steady and wrong.";
+      `“Doubt” shows where the picture changes between half and twice the chosen λ, by at most ${levels} levels of ` +
+      "255: there the prior speaks, not the measurement. It is not a posterior: a pixel can be steady and still wrong.";
     choose("restored");
   }
   // The comparison opens by itself once there is something to compare.
@@ -211,7 +211,7 @@ find(".png").addEventListener("click", () => {
 });
 find(".json").addEventListener("click", () => {
   const { lam, chi2, psnr, exact } = shown();
-  // What was not solved but lies between two solved lambdas is said to be so.
+  // Says whether the image was solved, or lies between two solved ones.
   const picture = { lam, chi2, psnr, chosen: isChosen(), interpolated: !exact };
   const text = JSON.stringify({ ...value.record, downloaded_picture: picture }, null, 2) + "\n";
   save("restored.json", new Blob([text], { type: "application/json" }));

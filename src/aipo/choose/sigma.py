@@ -1,0 +1,91 @@
+"""The noise of a picture from the picture itself, and whether a sigma that was given can be right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aipo.errors import InputError
+from aipo.noise import Gaussian
+from aipo.operators import Denoising, Inpainting
+from aipo.problem.evidence import most_likely_sigma
+from aipo.problem.map_problem import MapProblem
+from aipo.transforms.color import opponent
+from aipo.transforms.haar import MEDIAN_OF_NORMAL, diagonal_deviation
+
+__all__ = ["checked_sigma", "estimate_sigma"]
+
+AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
+TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
+
+
+def estimate_sigma(y: Tensor) -> Tensor:
+    """The standard deviation of the noise on pictures y (B, C, H, W), C = 1 or 3, as one number per image (B,).
+
+    The median absolute value of the finest diagonal Haar coefficients (Donoho and Johnstone), in color pictures those
+    of the two opponent colors: noise that is independent in R, G and B is as strong in them as elsewhere, and the
+    picture itself is much weaker.
+
+    Most JPEG files, and the cameras that write them, keep the colors at half the resolution, where no noise is left to
+    be seen. Such pictures are told by their brightness, which then has far more of it than the colors. What it has
+    beyond the texture of a face, spread over the three channels, is taken. Clipping to [0, 1] makes the estimate too
+    small.
+
+    Examples:
+        >>> import aipo
+        >>> x = aipo.samples.load("astronaut")[None]
+        >>> noisy = aipo.operators.Denoising((3, 64, 64)).measure(x, aipo.Gaussian(0.1), seed=0)
+        >>> round(estimate_sigma(noisy).item(), 2)
+        0.1
+    """
+    if y.ndim != 4 or y.shape[1] not in (1, 3) or min(y.shape[2:]) < 16:
+        raise InputError(
+            f"sigma can be estimated for pictures (B, 1 or 3, H, W) of 16x16 and more, not {tuple(y.shape)}"
+        )
+    if y.shape[1] == 1:
+        return diagonal_deviation(y)
+    parts = opponent(y)
+    brightness, colors = diagonal_deviation(parts[:, :1]), diagonal_deviation(parts[:, 1:])
+    noise = (brightness.square() - TEXTURE**2).clamp(min=0)
+    spread = ((noise + 2 * colors.square()) / 3).sqrt()
+    return torch.where(brightness > AVERAGED * colors, spread, colors)
+
+
+@torch.no_grad()
+def checked_sigma(problem: MapProblem) -> tuple[Tensor, Tensor]:
+    """sigma of every measurement (B,): the one that was given, or what the measurement says where it contradicts that.
+
+    The measurement is asked by maximum likelihood (`problem.evidence`). Where pixels are seen as they are, they are
+    asked a second time, by the finest details of their colors: only where both say the same is sigma replaced. Texture
+    that the prior does not know looks like noise to the first, but hardly to the second.
+
+    Returns:
+        sigma, and which of them were replaced (B,).
+    """
+    assert isinstance(problem.noise, Gaussian)
+    given = problem.noise.variance(problem.y).sqrt()
+    if not problem.operator.linear:
+        return given, torch.zeros_like(given, dtype=torch.bool)
+    evidence = most_likely_sigma(problem)
+    wrong = evidence.contradicts(given)
+    seen = _of_seen_pixels(problem)
+    if seen is not None:
+        wrong &= ((seen / given).log() * (evidence.sigma / given).log() > 0) & ~evidence.contradicts(seen)
+    return torch.where(wrong, evidence.sigma, given), wrong
+
+
+def _of_seen_pixels(problem: MapProblem) -> Tensor | None:
+    """The noise of a measurement that shows pixels as they are, from whole blocks of 2x2 of them (B,); else None."""
+    operator, y = problem.operator, problem.y
+    if not isinstance(operator, Denoising | Inpainting) or min(y.shape[2:]) < 2:
+        return None
+    even = slice(0, y.shape[2] // 2 * 2), slice(0, y.shape[3] // 2 * 2)
+    seen = operator.restrict(torch.ones_like(y[:1]))[..., even[0], even[1]].amin(1, keepdim=True)
+    whole = (seen[..., ::2, ::2] * seen[..., 1::2, ::2] * seen[..., ::2, 1::2] * seen[..., 1::2, 1::2]).bool()
+    if not whole.any():
+        return None
+    colors = opponent(y[..., even[0], even[1]])
+    diagonal = colors[..., ::2, ::2] - colors[..., 1::2, ::2] - colors[..., ::2, 1::2] + colors[..., 1::2, 1::2]
+    details = (diagonal / 2)[:, 1 if y.shape[1] == 3 else 0 :]
+    values = details[whole.expand_as(details[:1]).expand_as(details)].view(len(y), -1)
+    return values.abs().median(1).values / MEDIAN_OF_NORMAL

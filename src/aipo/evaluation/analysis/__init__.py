@@ -1,0 +1,1 @@
+"""From rows of results to tables, verdicts, figures and a report."""

@@ -1,0 +1,149 @@
+"""The report of a run. It is made from what was written, so images of an earlier run are in it too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from aipo.errors import InputError
+from aipo.images import open_image
+from aipo.report.curves import Curve
+from aipo.report.html import Figure, Section, write_report
+from aipo.restore.outputs import REPORT
+from aipo.restore.record import Record
+from aipo.restore.settings import Settings
+from aipo.restore.strip import read_strip
+from aipo.restore.tasks import TASKS
+
+__all__ = ["COLUMNS", "rounded", "table", "write_page"]
+
+LARGEST = 768  # pixels along a side of a photo in the report; the file beside it has them all
+
+EXPLANATION = (
+    "The loss L = D + λ P adds how badly a picture explains the measurement (D) and how unlikely it is under the prior "
+    "(P), in nats. λ, the weight of the prior, is called lam in the table. chi2 is the mean squared residual in units "
+    "of sigma squared. It is about 1 for the true picture and a little less for a good restoration, which always fits "
+    "some of the noise. Much less means that the restoration still follows the noise, more than 1 that it has lost "
+    "detail. The seconds are those of all pictures that were solved together."
+)
+PATH_EXPLANATION = (
+    "\n\nBelow each picture you see it restored with a growing weight λ of the prior. Too little leaves the noise, too "
+    "much loses detail. The marked one was chosen without knowing the true picture."
+)
+RULE_EXPLANATION = {
+    "discrepancy": " Its chi2 is what a good restoration should have.",
+    "sure": " It has the smallest estimated error (Stein's unbiased risk estimate).",
+    "held-out": " It predicts best the measurements that were kept out of the fit.",
+    "l-curve": " It lies at the corner of the curve of P against the residual.",
+}
+SIGMA_FROM = {
+    "given": "",
+    "estimated": ", estimated from the picture",
+    "assumed": ", assumed",
+    "corrected": ", corrected",
+}
+
+
+def rounded(value: float | None, digits: int) -> str:
+    """A number for people; "-" if there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+COLUMNS: dict[str, Callable[[Record], str]] = {
+    "picture": lambda record: Path(record.picture).name,
+    "status": lambda record: record.status,
+    "sigma": lambda record: rounded(record.sigma, 3),
+    "lam": lambda record: rounded(record.lam, 2),
+    "loss": lambda record: rounded(record.loss, 0),
+    "D": lambda record: rounded(record.D, 0),
+    "P": lambda record: rounded(record.P, 0),
+    "chi2": lambda record: rounded(record.chi2, 3),
+    "evaluations": lambda record: str(record.evaluations),
+    "seconds": lambda record: rounded(record.seconds, 1),
+}
+
+
+def table(records: Sequence[Record], columns: Sequence[str] = tuple(COLUMNS)) -> tuple[list[str], list[list[str]]]:
+    """Header and rows for people, with some of `COLUMNS`."""
+    return list(columns), [[COLUMNS[name](record) for name in columns] for record in records]
+
+
+def write_page(
+    out: Path, records: Sequence[Record], failed: Sequence[tuple[Path, str]], settings: Settings, command: str
+) -> None:
+    """Write the report of all records, and of what could not be read."""
+    done = sum(record.done for record in records)
+    intro = f"{TASKS[settings.task].title}: {done} of {len(records) + len(failed)} pictures restored."
+    rules = {record.rule for record in records if record.path is not None}
+    intro += "".join(PATH_EXPLANATION + RULE_EXPLANATION.get(rule, "") for rule in sorted(rules))
+    sections = [Section("Not restored", text="\n\n".join(reason for _, reason in failed))] if failed else []
+    sections += [_section(record) for record in records]
+    sections.append(Section("Numbers", text=EXPLANATION, table=table(records)))
+    shown = {key.replace("_", " "): value for key, value in settings.record.items() if value is not None}
+    write_report(out / REPORT, "Restored pictures", intro, sections, shown, command)
+
+
+def _section(record: Record) -> Section:
+    """One picture: before and after, how it was fitted, and its restorations over lam."""
+    name = Path(record.picture).name
+    facts = f"sigma {rounded(record.sigma, 3)}{SIGMA_FROM[record.sigma_from]}."
+    facts += "".join(f" {note[:1].upper()}{note[1:]}." for note in record.notes)
+    measurement, restorations = read_strip(record)
+    measured = Figure(f"{name}, as measured", measurement)
+    if not record.done:
+        return Section(name, text=f"Not restored: {record.status}. {facts}", rows=[[measured]])
+    note = f"λ {rounded(record.lam, 2)}, chi2 {rounded(record.chi2, 3)}"
+    restored = next(image for tile, image in restorations if tile.chosen)
+    sliders = [(measured, Figure(f"{name}, restored", restored, note))]
+    whole = _whole(record)
+    if whole:
+        before, after = whole
+        sliders.append((Figure("the whole picture", before), Figure("with the restored face", after)))
+    if record.path is None:
+        return Section(name, text=facts, sliders=sliders)
+    strip = [
+        Figure(
+            f"λ {tile.lam:.2g}" + (", chosen" if tile.chosen else ""),
+            image,
+            f"chi2 {rounded(tile.chi2, 2)}",
+            marked=tile.chosen,
+        )
+        for tile, image in restorations
+    ]
+    return Section(name, text=facts, sliders=sliders, strips=[strip], curves=_curves(record))
+
+
+def _curves(record: Record) -> list[Curve]:
+    path = record.path or ()
+    lam = [point.lam for point in path]
+    level = (record.target_chi2, "expected") if record.target_chi2 is not None else None
+    return [
+        Curve("chi2", lam, _values([point.chi2 for point in path]), _chosen(record, record.chi2), level),
+        Curve("loss L = D + λ P, nats", lam, _values([point.loss for point in path]), _chosen(record, record.loss)),
+    ]
+
+
+def _values(numbers: Sequence[float | None]) -> list[float]:
+    return [math.nan if number is None else number for number in numbers]
+
+
+def _chosen(record: Record, value: float | None) -> tuple[float, float] | None:
+    return None if record.lam is None or value is None else (record.lam, value)
+
+
+def _whole(record: Record) -> tuple[Tensor, Tensor] | None:
+    """The photo before and after, small enough for a page; None if only a part was kept, or the photo is gone."""
+    if record.face is None or record.restored is None:
+        return None
+    try:
+        images = [open_image(path, noisy=True).x.expand(3, -1, -1) for path in (record.picture, record.restored)]
+    except InputError:
+        return None
+    scale = min(1.0, LARGEST / max(images[0].shape[1:]))
+    size = [max(1, round(side * scale)) for side in images[0].shape[1:]]
+    before, after = (F.interpolate(x[None], size, mode="bilinear", antialias=True)[0] for x in images)
+    return before, after

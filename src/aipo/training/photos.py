@@ -1,0 +1,147 @@
+"""Random crops of a folder of photographs, for a flow of any size, without holding the photographs in memory.
+
+Photographs are decoded a few dozen at a time, in the background, into a *pool* of crops; steps draw from the pool until
+the next one takes its place. What a pool holds, and what a step draws from it, depends on the seed and the step alone:
+a run that is resumed sees what an unbroken one would have seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from aipo.errors import InputError
+from aipo.images.reading import open_picture
+from aipo.training.dataset import MAX_PIXELS, SUFFIXES, open_rgb
+from aipo.training.sources import mixed_seed
+
+__all__ = ["Photos", "hold_out", "list_photos", "read_crops"]
+
+POOL_PHOTOS = 64  # decoded for a pool
+CROPS = 24  # of each of them
+REUSE = 4  # how often a crop is drawn, each time with other noise: decoding must not slow a GPU down
+SCALES = 3  # at which they are cut
+SMALLEST_SCALE = 0.4  # finer detail per pixel than a camera gives, as in pictures scaled for a screen
+
+
+def list_photos(folder: str | Path, side: int) -> list[Path]:
+    """The photographs of a folder, in the order of their names, that are at least `side` pixels high and wide."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is not a folder of photographs")
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        sizes = list(pool.map(_size, files))
+    large = [path for path, size in zip(files, sizes, strict=True) if min(size) >= side]
+    if not large:
+        raise InputError(f"{folder}: has no photograph of {side}x{side} pixels or more, of {len(files)} found")
+    return large
+
+
+def hold_out(files: Sequence[Path], count: int, seed: int) -> tuple[list[Path], list[Path]]:
+    """Photographs for training, and `count` others for validation, chosen by the seed."""
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
+    held = set(order[:count])
+    return [p for i, p in enumerate(files) if i not in held], [files[i] for i in sorted(held)]
+
+
+def read_crops(path: Path, side: int, count: int, generator: torch.Generator) -> Tensor:
+    """Random crops (count, 3, side, side) of a photograph, uint8, at a few random scales."""
+    photo = open_rgb(path)
+    smallest = max(SMALLEST_SCALE, side / min(photo.size))
+    scales = smallest + (1 - smallest) * torch.rand(SCALES, generator=generator, dtype=torch.float64)
+    crops = []
+    for i, scale in enumerate(scales.tolist()):
+        size = (max(side, round(scale * photo.width)), max(side, round(scale * photo.height)))
+        pixels = np.asarray(photo.resize(size, Image.Resampling.LANCZOS))
+        share = len(range(i, count, SCALES))
+        places = torch.rand(share, 2, generator=generator, dtype=torch.float64).tolist()
+        for down, right in places:
+            top, left = int(down * (size[1] - side + 1)), int(right * (size[0] - side + 1))
+            crops.append(pixels[top : top + side, left : left + side])
+    # Not torch.Tensor.contiguous: its threads, one team for each that decodes, would slow down those that train.
+    return torch.from_numpy(np.ascontiguousarray(np.stack(crops).transpose(0, 3, 1, 2)))
+
+
+class Photos:
+    """Batches of crops, as a function of the step.
+
+    Arguments:
+        files: the photographs, each at least `side` pixels high and wide.
+        side: of the crops.
+        batch: crops in a step.
+        seed: of all that is random.
+        device: where the crops go.
+    """
+
+    def __init__(self, files: Sequence[Path], side: int, batch: int, seed: int, device: torch.device | str = "cpu"):
+        self.files, self.side, self.seed, self.device = list(files), side, seed, torch.device(device)
+        self.photos = min(POOL_PHOTOS, len(self.files))
+        self.steps_per_pool = max(1, REUSE * self.photos * CROPS // batch)
+        self._threads = ThreadPoolExecutor(min(32, os.cpu_count() or 1), thread_name_prefix="photos")
+        self.unreadable: list[Path] = []
+        self._coming: tuple[int, list[Future[Tensor]]] | None = None
+        self._pool: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batch(self, step: int, count: int, generator: torch.Generator) -> Tensor:
+        """Crops (count, 3, side, side) of the step's pool, uint8, drawn with the generator."""
+        pool = self._pool_of(step // self.steps_per_pool)
+        index = torch.randint(len(pool), (count,), generator=generator, device=self.device)
+        return pool[index]
+
+    def fingerprint(self) -> str:
+        """A hash of what the files contain, their names aside: a checkpoint goes on with its own photographs only."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            digests = sorted(pool.map(lambda path: hashlib.sha256(path.read_bytes()).hexdigest(), self.files))
+        return hashlib.sha256("".join([*digests, str(self.side)]).encode()).hexdigest()[:16]
+
+    def _pool_of(self, number: int) -> Tensor:
+        if self._pool is None or self._pool[0] != number:
+            coming = self._coming if self._coming and self._coming[0] == number else (number, self._decode(number))
+            crops = torch.cat([part.result() for part in coming[1]])
+            if not len(crops):
+                raise InputError(f"none of these photographs can be read: {', '.join(map(str, self.unreadable[:5]))}")
+            self._pool = (number, crops.to(self.device))
+            self._coming = (number + 1, self._decode(number + 1))
+        return self._pool[1]
+
+    def _decode(self, number: int) -> list[Future[Tensor]]:
+        """Start to decode a pool. Every photograph comes once before any comes twice."""
+        chosen = []
+        for i in range(number * self.photos, (number + 1) * self.photos):
+            epoch, place = divmod(i, len(self.files))
+            order = torch.randperm(len(self.files), generator=_generator(self.seed, epoch, 0))
+            chosen.append((int(order[place]), epoch))
+        return [
+            self._threads.submit(self._read, self.files[file], _generator(self.seed, epoch, 1 + file))
+            for file, epoch in chosen
+        ]
+
+    def _read(self, path: Path, generator: torch.Generator) -> Tensor:
+        """Crops of a photograph; none if it turns out to be damaged, which must not stop a run of hours."""
+        try:
+            return read_crops(path, self.side, CROPS, generator)
+        except InputError:
+            if path not in self.unreadable:
+                self.unreadable.append(path)
+            return torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(mixed_seed(*numbers))
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with open_picture(path, MAX_PIXELS) as image:
+        return image.size

@@ -1,0 +1,180 @@
+"""Priors on disk: what was saved comes back, and anything suspicious is refused with one line."""
+
+import json
+import pickle
+
+import pytest
+import torch
+
+import aipo
+from aipo.errors import InputError
+from aipo.flows import RealNVP
+from aipo.priors.files import load_prior_files, save_prior_files
+
+SHAPE = (3, 8, 8)
+CARD = {"name": "tiny", "bits": 5, "data": "noise", "license": "none", "metrics": {"bits_per_dim_val": 4.2}}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[4, 4])
+    path = tmp_path / "tiny.safetensors"
+    save_prior_files(flow, CARD, path)
+    return path
+
+
+def edit_card(path, **changes):
+    card = json.loads(path.with_suffix(".json").read_text()) | changes
+    path.with_suffix(".json").write_text(json.dumps({k: v for k, v in card.items() if v is not None}))
+
+
+def test_a_prior_that_does_not_move_keeps_what_was_made_for_it(saved):
+    prior = aipo.load_prior(saved)
+    engine, surrogate = prior.engine(), prior.surrogate
+    for target in ("cpu", torch.float32):
+        assert prior.to(target) is prior
+        assert prior.engine() is engine
+        assert prior.surrogate is surrogate
+    assert prior.to(torch.float64).engine() is not engine
+    assert prior.surrogate.mean.dtype == torch.float64
+
+
+def test_round_trip(saved):
+    prior = aipo.load_prior(saved)
+    assert prior.name == "tiny"
+    assert prior.bits == 5
+    assert prior.image_shape == SHAPE
+    assert prior.card["metrics"] == CARD["metrics"]
+    assert not any(p.requires_grad for p in prior.flow.parameters())
+    assert not prior.flow.training
+    assert prior.sample(2).shape == (2, *SHAPE)
+
+
+def refused(path, *words):
+    with pytest.raises(InputError) as caught:
+        aipo.load_prior(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    return message
+
+
+def test_wrong_hash(saved):
+    data = bytearray(saved.read_bytes())
+    data[-1] ^= 1
+    saved.write_bytes(data)
+    message = refused(saved, "SHA-256", str(saved))
+    assert "truncated" not in message
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_truncated(saved, keep):
+    saved.write_bytes(saved.read_bytes()[:keep])
+    refused(saved, "truncated", str(saved))
+
+
+def test_card_of_another_architecture(saved):
+    card = json.loads(saved.with_suffix(".json").read_text())
+    edit_card(saved, config={**card["config"], "hidden": [4, 5]})
+    refused(saved, "does not fit its weights")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {"unknown": 1}},
+        {"config": {"image_shape": [3, 8, 8], "couplings": [2, 2], "hidden": [4]}},
+    ],
+)
+def test_card_of_no_flow(saved, changes):
+    edit_card(saved, **changes)
+    refused(saved, "no flow we know")
+
+
+def test_card_of_an_unknown_architecture(saved):
+    edit_card(saved, architecture="diffusion")
+    refused(saved, "architecture is 'diffusion'", "realnvp")
+
+
+def test_a_card_in_the_first_spelling(saved):
+    file = saved.with_suffix(".json")
+    file.write_text(file.read_text().replace('"license"', '"licence"'))
+    assert aipo.load_prior(saved).card["license"] == "none"
+
+
+@pytest.mark.parametrize("key", ["sha256", "bits", "offset", "license", "architecture"])
+def test_card_that_lacks_something(saved, key):
+    edit_card(saved, **{key: None})
+    refused(saved, "lacks", key)
+
+
+def test_offset_that_does_not_fit_the_bits(saved):
+    edit_card(saved, bits=8)
+    refused(saved, "offset")
+
+
+def test_card_of_the_future(saved):
+    edit_card(saved, format=99)
+    refused(saved, "format")
+
+
+def test_card_that_is_not_json(saved):
+    saved.with_suffix(".json").write_text("{")
+    refused(saved, "JSON")
+
+
+def test_missing_card(saved):
+    saved.with_suffix(".json").unlink()
+    refused(saved, "cannot read", ".json")
+
+
+def test_weights_with_nan(tmp_path):
+    flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[4, 4])
+    with torch.no_grad():
+        flow.levels[0][0][0].shift[0] = torch.nan
+    path = tmp_path / "nan.safetensors"
+    save_prior_files(flow, CARD, path)
+    refused(path, "NaN")
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was executed",))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pkl", ".pth", ".safetensors"])
+def test_a_pickle_is_refused_unopened(saved, tmp_path, suffix):
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(pickle.dumps(Bomb()))
+    saved.with_suffix(".json").rename(path.with_suffix(".json"))
+    refused(path, str(path))
+
+
+def test_unknown_name():
+    message = refused("no-such-prior", "unknown prior no-such-prior")
+    for name in aipo.prior_names():
+        assert name in message
+
+
+def test_saving_needs_a_complete_card_and_a_safetensors_name(tmp_path):
+    flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[4, 4])
+    with pytest.raises(InputError, match="lacks data"):
+        save_prior_files(flow, {"name": "x", "bits": 5, "license": "", "metrics": {}}, tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match="safetensors"):
+        save_prior_files(flow, CARD, tmp_path / "x.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", aipo.prior_names())
+def test_embedded_priors_load_and_are_honest(name):
+    prior = load_prior_files(aipo.zoo._FOLDER / f"{name}.safetensors")
+    assert prior.name == name
+    face = aipo.samples.load("astronaut")[None]
+    noise = torch.rand(1, *prior.image_shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        # A face costs far fewer bits than noise, and no more than a few bits per dimension.
+        assert prior.bits_per_dim(face).item() < 2.5
+        assert prior.bits_per_dim(noise).item() > 4
+        mean = prior.flow.decode(torch.zeros(1, prior.flow.num_dims))
+    assert ((mean > -0.05) & (mean < 1.05)).all()
