@@ -21,6 +21,19 @@ class Noise:
     """Interface of a noise model: any density of y that is differentiable in f(x).
 
     For noise that is added, y = f(x) + e, subclass `AdditiveNoise` instead.
+
+    Examples:
+        Speckle, as in radar and ultrasound: y is f(x) times an exponential number of mean 1.
+
+        >>> import torch
+        >>> class Speckle(Noise):
+        ...     def log_prob(self, y, fx):
+        ...         return (-y / fx - fx.log()).flatten(1).sum(1)
+        ...
+        ...     def sample(self, fx, generator=None):
+        ...         return fx * torch.empty(fx.shape).exponential_(generator=generator)
+        >>> Speckle().log_prob(torch.full((1, 1), 0.5), torch.full((1, 1), 0.5))  # -1 + log 2
+        tensor([-0.3069])
     """
 
     capturable = False  # whether its methods never look at values on the host, as `aipo.engine.kernels.graphs` needs it
@@ -232,7 +245,7 @@ class Poisson(Noise):
         >>> import torch
         >>> noise = Poisson(0.01)  # white is 100 photons
         >>> noise.log_prob(torch.full((1, 1), 0.5), torch.full((1, 1), 0.5))  # 50 photons of 50 expected
-        tensor([-2.8760])
+        tensor([-2.8766])
     """
 
     capturable = True
@@ -271,6 +284,15 @@ class PoissonGaussian(Noise):
     Arguments:
         gain: the brightness of one photon, > 0, on the [0,1] scale of the images.
         sigma: standard deviation of the Gaussian part, > 0.
+
+    Examples:
+        >>> import torch
+        >>> noise = PoissonGaussian(0.01, 0.02)  # white is 100 photons
+        >>> noise.variance(torch.full((1, 1), 0.5)).sqrt()  # sqrt(0.01 * 0.5 + 0.02^2)
+        tensor([0.0735])
+        >>> y = torch.full((1, 1), 0.5)
+        >>> bool(noise.log_prob(y, y) > noise.log_prob(y, y - 0.1))
+        True
     """
 
     capturable = True

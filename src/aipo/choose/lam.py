@@ -71,7 +71,7 @@ class Choice:
 
     @property
     def at_end(self) -> Tensor:
-        """Where lam is the smallest or the largest of the path (B,): a better one may lie beyond. Never if lam was given."""
+        """Where lam is at an end of the path (B,): a better one may lie beyond. Never if lam was given."""
         if self.rule == "fixed":
             return torch.zeros_like(self.lam, dtype=torch.bool)
         low, high = self.path.lam.nan_to_num(torch.inf).amin(1), self.path.lam.nan_to_num(-torch.inf).amax(1)

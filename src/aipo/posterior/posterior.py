@@ -20,6 +20,15 @@ class Posterior:
         samples: (B, n, C, H, W); not clipped to [0, 1].
         evals: gradient evaluations spent on all samples of an image (B,).
         status: one reason per image: "done" or "non finite".
+
+    Examples:
+        `sample_posterior` draws the samples. Here they are two images, one black and one white.
+
+        >>> import aipo, torch
+        >>> samples = torch.stack([torch.zeros(3, 8, 8), torch.ones(3, 8, 8)])[None]
+        >>> post = aipo.Posterior(samples, evals=torch.tensor([40]), status=["done"])
+        >>> tuple(post.mean.shape), post.mean.unique().item(), round(post.std.unique().item(), 3)
+        ((1, 3, 8, 8), 0.5, 0.707)
     """
 
     samples: Tensor

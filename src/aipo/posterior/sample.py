@@ -44,6 +44,24 @@ def sample_posterior(
         evals: gradient evaluations for each of them.
         x0: a restoration (B, C, H, W) to begin near; by default draws from a Gaussian with the prior's spectrum.
         seed: of all that is drawn; drawn on the CPU, image by image, so that neighbors do not matter.
+
+    Examples:
+        Before it is trained a noise flow is a Gaussian, which is enough to show how it is used.
+
+        >>> import aipo
+        >>> x = aipo.samples.load("astronaut")[None]
+        >>> flow = aipo.flows.NoiseFlow(couplings=[2, 2], hidden=[4, 4], blocks=[1, 1])
+        >>> flow.initialize(x)
+        >>> prior = aipo.NoisePrior(flow.requires_grad_(False))
+        >>> operator = aipo.operators.Inpainting.random_blocks((3, 64, 64), fraction=0.25, block=4, seed=0)
+        >>> noise = aipo.Gaussian(0.05)
+        >>> problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1))
+        >>> post = aipo.sample_posterior(problem, n=4)
+        >>> tuple(post.samples.shape), post.evals.tolist()
+        ((1, 4, 3, 64, 64), [80])
+        >>> seen = operator.mask.expand_as(x).bool()
+        >>> bool(post.std[~seen].mean() > 3 * post.std[seen].mean())  # less is known where nothing was seen
+        True
     """
     if not isinstance(problem.noise, Gaussian):
         raise InputError(f"sampling needs Gaussian noise, not {problem.noise!r}; anneal takes any noise")

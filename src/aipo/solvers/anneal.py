@@ -65,6 +65,16 @@ class Anneal(WithoutLambda[AnnealState, Result]):
         lam: the weight of the prior, see above.
 
     The last level is that of the measurement's noise. It starts at x0, by default `initial.gaussian`.
+
+    Examples:
+        >>> import aipo
+        >>> flow = aipo.flows.NoiseFlow(couplings=[2, 2], hidden=[4, 4], blocks=[1, 1])  # not trained: a Gaussian
+        >>> prior = aipo.NoisePrior(flow.requires_grad_(False))
+        >>> operator, noise = aipo.operators.SuperResolution((3, 64, 64), 2), aipo.Gaussian(0.05)
+        >>> y = operator.measure(aipo.samples.load("astronaut")[None], noise, seed=1)
+        >>> result = aipo.Anneal(evals=3, first=0.2).solve(aipo.MapProblem(prior, operator, noise, y))
+        >>> [round(s, 3) for s in result.trajectory["s"][0].tolist()]  # down to sigma, each half of the one before
+        [0.2, 0.1, 0.05]
     """
 
     state_type = AnnealState
@@ -152,6 +162,23 @@ def anneal(
         quick: eight evaluations.
         x0: where to start (B, C, H, W).
         checkpoint: a .safetensors file from which a broken run goes on, see `Amortized.solve`.
+
+    Examples:
+        Before it is trained a noise flow is a Gaussian, which is enough to show how it is used.
+
+        >>> import aipo
+        >>> x = aipo.samples.load("astronaut")[None]
+        >>> flow = aipo.flows.NoiseFlow(couplings=[2, 2], hidden=[4, 4], blocks=[1, 1])
+        >>> flow.initialize(x)
+        >>> prior = aipo.NoisePrior(flow.requires_grad_(False))
+        >>> operator = aipo.operators.Inpainting.random_blocks((3, 64, 64), fraction=0.25, block=4, seed=0)
+        >>> noise = aipo.Gaussian(0.05)
+        >>> problem = aipo.MapProblem(prior, operator, noise, operator.measure(x, noise, seed=1))
+        >>> result = aipo.anneal(problem)
+        >>> result.evals.tolist(), result.status
+        ([20], ['done'])
+        >>> bool(aipo.metrics.psnr(result.x, x) > aipo.metrics.psnr(problem.y, x) + 10)
+        True
     """
     solver = Anneal.quick() if quick else Anneal(evals)
     return solver.solve(problem, x0=x0, progress=progress, callback=callback, checkpoint=checkpoint)
