@@ -1,11 +1,13 @@
 """A noise prior denoises by Tweedie's formula and measures noise by likelihood, for any size, image by image."""
 
+import math
+
 import pytest
 import torch
 
 from aipo.errors import InputError
 from aipo.flows import NoiseFlow
-from aipo.priors import NoisePrior, Prior, noise_prior
+from aipo.priors import NoisePrior, Prior, most_likely, noise_prior
 from aipo.priors.files import load_prior_files, save_prior_files
 from small_noise_flow import build_noise_flow, smooth_images
 from small_problem import build_flow
@@ -49,11 +51,21 @@ def test_every_image_has_its_own_sigma(gaussian):
     torch.testing.assert_close(gaussian.denoise(y, sigma), expected)
 
 
-def test_denoising_is_the_gradient_of_the_density(prior):
+def test_denoising_is_the_gradient_of_the_density(prior, monkeypatch):
+    monkeypatch.setattr(noise_prior, "MOST_TAKEN", math.inf)  # random weights take away more than noise
     y = smooth_images(2, 16) + 0.1 * torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     y.requires_grad_()
     (score,) = torch.autograd.grad(prior.log_prob(y, 0.1).sum(), y)
     torch.testing.assert_close(prior.denoise(y.detach(), 0.1), y.detach() + 0.01 * score, rtol=1e-4, atol=1e-4)
+
+
+def test_a_wild_flow_takes_away_no_more_than_noise():
+    prior = NoisePrior(build_noise_flow(dtype=torch.float32, scale=0.15))
+    y = smooth_images(2, 48) + 0.1 * torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(1))
+    _, gradient = prior.gradient(y, 0.1)
+    assert (0.1 * gradient).square().mean() > 10  # unbounded it would take away much more
+    taken = (y - prior.denoise(y, 0.1)) / 0.1
+    assert taken.square().mean((1, 2, 3)).max() < 4
 
 
 @pytest.mark.parametrize(
@@ -88,9 +100,9 @@ def test_sigma_is_found_by_default(gaussian):
 
 
 def test_of_a_large_image_some_tiles_are_measured(gaussian, monkeypatch):
-    monkeypatch.setattr(noise_prior, "SEARCH_PIXELS", 32 * 32 * 2)
-    monkeypatch.setattr(noise_prior, "SEARCH_TILE", 32)
-    parts = noise_prior._representative(torch.zeros(1, 3, 320, 96))
+    monkeypatch.setattr(most_likely, "MOST_PIXELS", 32 * 32 * 2)
+    monkeypatch.setattr(most_likely, "TILE", 32)
+    parts = most_likely._representative(torch.zeros(1, 3, 320, 96))
     assert 1 <= sum(p[0, 0].numel() for p in parts) <= 2 * 32 * 32
     _, y = draw(1, 3, 160, 96, sigma=0.2)
     assert gaussian.estimate_sigma(y).item() == pytest.approx(0.2, rel=0.1)

@@ -15,6 +15,7 @@ from aipo.flows import NoiseFlow, presets
 from aipo.training import Data, Settings, Trainer, fit, photos
 from aipo.training.objectives import KNEE, Denoising
 from aipo.training.optimizers import Muon, orthogonalized
+from aipo.training.patterns import with_patterns
 from aipo.training.photos import Photos, hold_out, list_photos, read_crops
 from small_noise_flow import build_noise_flow, smooth_images
 
@@ -127,17 +128,30 @@ class TestObjective:
     def test_error_is_relative_to_the_noise_and_to_a_good_denoiser(self):
         """Before training the flow is a Gaussian: its estimate, hence its error, has a closed form."""
         flow = NoiseFlow(**TINY).double()
-        flow.variances.fill_(0.04)
+        flow.variances.fill_(0.01)
         generator = torch.Generator().manual_seed(0)
-        x = 0.5 + 0.2 * torch.randn(64, 3, 16, 16, generator=generator, dtype=torch.float64)
+        x = 0.5 + 0.1 * torch.randn(64, 3, 16, 16, generator=generator, dtype=torch.float64)
         s = torch.full((64,), 0.1, dtype=torch.float64)
         y = x + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float64)
         loss, nats, error = Denoising(flow, weight=2.0)(x, y, s, torch.zeros(64, dtype=torch.bool))
-        estimate = 0.5 + 0.04 / 0.05 * (y - 0.5)
+        estimate = 0.5 + 0.01 / 0.02 * (y - 0.5)
         expected = (estimate - x).square().mean() / 0.01 * (1 + 0.1 / KNEE)
         torch.testing.assert_close(error, expected)
-        torch.testing.assert_close(nats, 0.5 * (math.log(2 * math.pi * 0.05) + (y - 0.5).square().mean() / 0.05))
+        torch.testing.assert_close(nats, 0.5 * (math.log(2 * math.pi * 0.02) + (y - 0.5).square().mean() / 0.02))
         torch.testing.assert_close(loss, nats + 2 * error)
+
+    def test_a_strange_image_does_not_outweigh_the_others(self):
+        flow = NoiseFlow(**TINY).double()
+        x = torch.full((2, 3, 16, 16), 0.5, dtype=torch.float64)
+        y = x.clone()
+        y[1] += 1e3  # as far from anything seen as can be
+        s, gray = torch.full((2,), 0.1, dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
+        _, nats, error = Denoising(flow)(x, y, s, gray)
+        assert nats < 100
+        assert error < 200
+        further = Denoising(flow)(x, x + 2 * (y - x), s, gray)
+        assert further[1] > nats  # but it counts
+        assert further[2] > error
 
     def test_only_the_brightness_of_a_gray_image_counts(self):
         flow = build_noise_flow()
@@ -148,7 +162,8 @@ class TestObjective:
         colored = y + torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64).view(1, 3, 1, 1)
         torch.testing.assert_close(Denoising(flow)(x, colored, s, gray), before)
 
-    def test_validation_is_psnr_of_the_clipped_estimate(self):
+    def test_validation_is_psnr_of_the_clipped_estimate(self, monkeypatch):
+        monkeypatch.setattr(aipo.priors.noise_prior, "MOST_TAKEN", math.inf)  # random weights take away more than noise
         flow = build_noise_flow(dtype=torch.float32)
         images = (255 * smooth_images(3, 32)).byte()
         metrics = Denoising(flow).validate(flow, images)
@@ -306,3 +321,12 @@ def test_a_checkpoint_says_what_it_is_of(files, tmp_path):
     assert meta["architecture"] == "noise-flow"
     assert json.loads(meta["progress"])["step"] == 1
     assert meta["data"] == trainer.source.fingerprint()
+
+
+def test_patterns_are_woven_into_a_share_of_the_crops():
+    crops = torch.randint(0, 256, (400, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
+    woven = with_patterns(crops, torch.Generator().manual_seed(1))
+    assert woven.dtype == torch.uint8
+    changed = (woven != crops).flatten(1).any(1).float().mean()
+    assert 0.06 < changed < 0.14
+    assert torch.equal(woven, with_patterns(crops, torch.Generator().manual_seed(1)))

@@ -17,8 +17,7 @@ from aipo.errors import InputError
 from aipo.priors.prior import Prior
 from aipo.web.confidence import doubt_map, facts
 from aipo.web.jobs import Cores
-from aipo.web.painter import mask_text, parse_mask, scratches
-from aipo.web.request import TASKS, Request, measure
+from aipo.web.request import TASKS, Request, mask_text, measure, parse_mask, scratches
 from aipo.web.session import restore
 from small_problem import SHAPE, build_flow
 

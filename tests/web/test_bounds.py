@@ -8,14 +8,12 @@ from bombs import blocks, saved
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aipo.web import bodies, pictures
-from aipo.web.bodies import Body, announced_length
+from aipo.web import http, pictures
 from aipo.web.budget import Budget
 from aipo.web.decode import MAX_BYTES, decoding_memory
+from aipo.web.http import Body, Refusal, announced_length
 from aipo.web.jobs import Cores
-from aipo.web.pictures import Pictures
-from aipo.web.refusal import Refusal
-from aipo.web.upload import WORKSPACE
+from aipo.web.pictures import WORKSPACE, Pictures
 from aipo.web.visitors import Visitors
 
 
@@ -132,16 +130,16 @@ class TestBodies:
         with pytest.raises(Refusal, match="too slowly") as caught:
             read(receive, 20_000_000, lambda: clock[0])
         assert caught.value.status == 408
-        assert clock[0] <= bodies.GRACE + 2
+        assert clock[0] <= http.GRACE + 2
 
     def test_a_large_one_over_a_slow_line_is_not(self):
         clock = [0.0]
-        receive = sender(*[bytes(2 * bodies.SLOWEST)] * 60, clock=clock, seconds=1.5)
-        assert len(read(receive, 120 * bodies.SLOWEST, lambda: clock[0])) == 120 * bodies.SLOWEST
-        assert clock[0] > 5 * bodies.GRACE
+        receive = sender(*[bytes(2 * http.SLOWEST)] * 60, clock=clock, seconds=1.5)
+        assert len(read(receive, 120 * http.SLOWEST, lambda: clock[0])) == 120 * http.SLOWEST
+        assert clock[0] > 5 * http.GRACE
 
     def test_one_that_never_comes_is_cut_off(self, monkeypatch):
-        monkeypatch.setattr(bodies, "GRACE", 0.01)
+        monkeypatch.setattr(http, "GRACE", 0.01)
 
         async def receive():
             await asyncio.Event().wait()

@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra app is not installed")
 
-from aipo.web import bodies, connections
+from aipo.web import connections
+from aipo.web import http as exchange
 from aipo.web.events import Events
 from aipo.web.guard import Guard
 from aipo.web.jobs import Cores, Jobs
@@ -35,7 +36,7 @@ async def large_page(scope, receive, send):
 def app(monkeypatch):
     monkeypatch.setattr(connections, "HEADERS_SECONDS", SHORT)
     monkeypatch.setattr(connections, "READ_SECONDS", SHORT)
-    monkeypatch.setattr(bodies, "GRACE", SHORT)
+    monkeypatch.setattr(exchange, "GRACE", SHORT)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 20)
     parts = Events({}, ()), Visitors(9, print), Pictures((64, 64), Cores(1)), Jobs(9), lambda _: None
     with serving(Guard(large_page, *parts)) as client:

@@ -8,8 +8,7 @@ import pytest
 
 from aipo.web.decode import MAX_BYTES
 from aipo.web.events import Events, Function
-from aipo.web.guard import MAX_EVENT, MAX_UNREAD, Guard
-from aipo.web.hosts import is_host, is_local
+from aipo.web.guard import MAX_EVENT, MAX_UNREAD, Guard, is_host, is_local
 from aipo.web.jobs import ABANDONED, Cores, Jobs
 from aipo.web.pictures import Pictures
 from aipo.web.visitors import Visitors

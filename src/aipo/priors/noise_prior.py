@@ -11,23 +11,23 @@ Reference: B. Efron, "Tweedie's formula and selection bias", 2011, https://doi.o
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aipo.engine import Engine, Precision, exact_float32
 from aipo.errors import InputError
 from aipo.flows import NoiseFlow, NoiseLevel
 from aipo.flows.any_size import COLORS
-from aipo.images.tiles import by_tiles, tiles
+from aipo.images.tiles import by_tiles
 from aipo.priors.estimate_errors import EstimateErrors, measure_errors
+from aipo.priors.most_likely import most_likely_level
 from aipo.priors.prior import SURROGATE_SAMPLES, fingerprint, move
 from aipo.priors.surrogate import Surrogate, measure_surrogate
-from aipo.transforms.haar import diagonal_deviation
 
 __all__ = ["LevelPrior", "NoisePrior"]
 
@@ -37,9 +37,9 @@ KEPT_ENGINES = 4  # of the levels that were used last
 # changes an estimate by less than it can be seen (docs/priors.md).
 TILE, GPU_TILE, MARGIN = 320, 1536, 48
 SHIFTS = [(i, j) for d in range(4) for i in range(d + 1) for j in range(d + 1) if max(i, j) == d]
-SEARCH_EVALS, SEARCH_STEP, SEARCH_TOLERANCE = 8, 1.25, 1e-3
-NEAR = 0.3  # in log s
-SEARCH_PIXELS, SEARCH_TILE = 2**20, 256
+# What an estimate takes away is noise: in a window of this side its mean square is about s^2 or less. Twice that means
+# that the image is unlike any that the flow has seen.
+WINDOW, MOST_TAKEN = 15, 2.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ class NoisePrior:
             spin: average so many estimates of images shifted by a pixel or so, 1 to 16: each costs an evaluation, and
                 four gain about 0.1 dB.
             precision: "fast" uses half precision on a GPU.
+
+        Where an estimate would take away much more than noise of that level, it takes away less.
         """
         self.check_images(y)
         if not 1 <= spin <= len(SHIFTS):
@@ -131,6 +133,7 @@ class NoisePrior:
             engine = self.engine(level, precision)
             for shift in SHIFTS[:spin]:
                 estimate[rows] += _shifted_estimate(engine, y[rows], level, *shift, self.flow.stride) / spin
+            estimate[rows] = _kept_near(estimate[rows], y[rows], level)
         return estimate
 
     @torch.no_grad()
@@ -141,24 +144,8 @@ class NoisePrior:
         it is. Of a large image some tiles are enough.
         """
         self.check_images(y)
-        return torch.cat([self._most_likely(_representative(image)) for image in y.split(1)])
-
-    def _most_likely(self, parts: list[Tensor]) -> Tensor:
-        """The level that makes parts of one image (1, C, h, w) most likely together (1,)."""
-        low, high = self.levels
-
-        def value(s: float) -> float:
-            return -sum(self.log_prob(part, s).item() for part in parts)
-
-        guess = torch.cat([diagonal_deviation(part) for part in parts]).median().item()
-        s = min(max(guess, low * SEARCH_STEP), high / SEARCH_STEP)
-        tried = {v: value(v) for v in (s / SEARCH_STEP, s, s * SEARCH_STEP)}
-        while len(tried) < SEARCH_EVALS:
-            s = _next_level(tried, low, high)
-            if min(abs(math.log(v / s)) for v in tried) < SEARCH_TOLERANCE:
-                break
-            tried[s] = value(s)
-        return parts[0].new_tensor([min(tried, key=tried.__getitem__)])
+        found = [most_likely_level(self.log_prob, image, self.levels) for image in y.split(1)]
+        return y.new_tensor(found)
 
     def sample(
         self,
@@ -315,6 +302,13 @@ def _shifted_estimate(engine: Engine, y: Tensor, s: float, down: int, right: int
     return estimate[..., down : down + height, right : right + width]
 
 
+def _kept_near(estimate: Tensor, y: Tensor, s: float) -> Tensor:
+    """The estimate, moved towards y wherever what it takes away cannot be noise of level s."""
+    taken = y - estimate
+    energy = F.avg_pool2d((taken / s).square().mean(1, keepdim=True), WINDOW, 1, WINDOW // 2, count_include_pad=False)
+    return torch.where(energy > MOST_TAKEN, y - taken * (MOST_TAKEN / energy).sqrt(), estimate)
+
+
 def _mirrored(y: Tensor, more: tuple[int, int, int, int]) -> Tensor:
     """y with columns left and right, and rows above and below, mirrored at its border, as often as it takes."""
     left, right, top, bottom = more
@@ -323,32 +317,3 @@ def _mirrored(y: Tensor, more: tuple[int, int, int, int]) -> Tensor:
         index = torch.arange(-before, size + after, device=y.device) % (2 * size)
         y = y.index_select(dim, torch.minimum(index, 2 * size - 1 - index))
     return y
-
-
-def _representative(y: Tensor) -> list[Tensor]:
-    """An image (1, C, H, W), or if it is large some tiles of it, evenly spread."""
-    if y.shape[2] * y.shape[3] <= SEARCH_PIXELS:
-        return [y]
-    every = [tile.cut(y) for tile in tiles(y.shape[2], y.shape[3], SEARCH_TILE, 0)]
-    return every[:: -(-len(every) * SEARCH_TILE**2 // SEARCH_PIXELS)]
-
-
-def _next_level(tried: dict[float, float], low: float, high: float) -> float:
-    """Where to look next for the minimum in [low, high], with at least three levels tried."""
-    levels = sorted(tried)
-    best = levels.index(min(tried, key=tried.__getitem__))
-    if best in (0, len(levels) - 1):
-        # Beyond it, by strides that double; or if that is the end of the range, between it and its neighbor.
-        neighbor, end = (levels[1], low) if best == 0 else (levels[-2], high)
-        there = levels[best] * (levels[best] / neighbor) ** 2
-        return math.sqrt(levels[best] * neighbor) if levels[best] == end else min(max(there, low), high)
-    three = levels[best - 1 : best + 2]
-    t = [math.log(v / three[1]) for v in three]
-    # Noise alone would give a + b log s + c / s^2; near the minimum every curve is a parabola.
-    near = t[2] - t[0] < NEAR
-    rows = torch.tensor([[1.0, u, u**2 if near else math.exp(-2 * u)] for u in t], dtype=torch.float64)
-    _, b, c = torch.linalg.solve(rows, torch.tensor([tried[v] for v in three], dtype=torch.float64)).tolist()
-    u = -b / (2 * c) if near else 0.5 * math.log(max(2 * c / b, 1e-9)) if b > 0 else 0.0
-    if not t[0] < u < t[2]:
-        u = t[0] / 2 if -t[0] > t[2] else t[2] / 2
-    return three[1] * math.exp(u)

@@ -20,6 +20,7 @@ from aipo.flows import NoiseFlow
 from aipo.flows.presets import NOISE_PRESETS, PRESETS, make_flow
 from aipo.images import tile, write_image
 from aipo.priors import NoisePrior, Prior, load_prior, load_prior_files, save_prior_files
+from aipo.priors.estimate_errors import measure_errors
 from aipo.priors.likelihood import bits_per_dim, dequantize
 from aipo.priors.surrogate import measure_surrogate
 from aipo.training.dataset import load_images
@@ -35,6 +36,7 @@ __all__ = ["Data", "fit"]
 HELD_OUT = 40  # photographs, of a folder that has ten times as many
 VALIDATION_CROPS, VALIDATION_SIDE = 2, 128  # of each of them
 CARD_SIDE = 64  # of the crops from which a card's numbers come
+ERROR_CROPS = 32  # with which the errors of the estimate are measured
 TEMPERATURES = (0.5, 0.7, 0.85, 1.0)
 
 
@@ -196,7 +198,7 @@ def _describe_prior(
 def _describe_noise_prior(
     prior: NoisePrior, card: dict[str, Any], images: Tensor, held_out: Tensor
 ) -> tuple[dict[str, Any], Tensor]:
-    """Metrics and surrogate; and a sheet of samples, one row for each temperature.
+    """Metrics, surrogate and errors; and a sheet of samples, one row for each temperature.
 
     `bits_per_dim_val` is an upper bound for noiseless 8-bit images: the density at the smallest level, of uniformly
     dequantized values.
@@ -213,7 +215,8 @@ def _describe_noise_prior(
     surrogate = measure_surrogate(prior.at(smallest).gradient, noisy)
     side = 4 * CARD_SIDE if card["training"]["size"] > CARD_SIDE else CARD_SIDE
     samples = [prior.sample((4, 3, side, side), None, t, seed=i) for i, t in enumerate(TEMPERATURES)]
-    return {"metrics": metrics, "surrogate": surrogate}, tile(torch.cat(samples).clamp(0, 1), 4)
+    errors = measure_errors(prior.denoise, crops[:ERROR_CROPS].float() / 255, prior.levels)
+    return {"metrics": metrics, "surrogate": surrogate, "errors": errors}, tile(torch.cat(samples).clamp(0, 1), 4)
 
 
 def _draw_curve(history: list[dict[str, float]], path: Path) -> None:

@@ -30,6 +30,9 @@ GRAY_SHARE = 0.1
 # What a good denoiser leaves of the noise's energy at noise level s is about 1 / (1 + s / KNEE): between 0.01 and 0.2
 # that fits published results within 15%. Errors are counted in units of it, so that every level counts alike.
 KNEE = 0.0085
+# An image unlike any before can cost a million times what others do. Beyond this a cost grows as its logarithm, so that
+# one image does not decide about a step alone.
+LARGE_COST = 10.0
 VALIDATION_LEVELS = (15, 25, 50)  # of 255
 
 
@@ -135,7 +138,7 @@ class Denoising(nn.Module):
         estimate = y + s[:, None, None, None].square() * score
         difference = torch.where(gray[:, None, None, None], (estimate - x).mean(1, keepdim=True), estimate - x)
         error = difference.square().flatten(1).mean(1) * torch.where(gray, COLORS, 1.0) / s.square()
-        nats, error = (-log_prob / count).mean(), (error * (1 + s / KNEE)).mean()
+        nats, error = _tamed(-log_prob / count).mean(), _tamed(error * (1 + s / KNEE)).mean()
         return torch.stack([nats + self.weight * error, nats, error])
 
     @torch.no_grad()
@@ -154,6 +157,10 @@ class Denoising(nn.Module):
             if level == 25:
                 metrics["val"] = (-log_prob.mean() / x[0].numel()).item()
         return metrics
+
+
+def _tamed(cost: Tensor) -> Tensor:
+    return torch.where(cost > LARGE_COST, LARGE_COST * (1 + (cost.clamp(min=LARGE_COST) / LARGE_COST).log()), cost)
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 from aipo.errors import InputError
 from aipo.images.reading import open_picture
 from aipo.training.dataset import MAX_PIXELS, SUFFIXES, open_rgb
+from aipo.training.patterns import with_patterns
 from aipo.training.sources import mixed_seed
 
 __all__ = ["Photos", "hold_out", "list_photos", "read_crops"]
@@ -98,7 +99,7 @@ class Photos:
         """Crops (count, 3, side, side) of the step's pool, uint8, drawn with the generator."""
         pool = self._pool_of(step // self.steps_per_pool)
         index = torch.randint(len(pool), (count,), generator=generator, device=self.device)
-        return pool[index]
+        return with_patterns(pool[index], generator)
 
     def fingerprint(self) -> str:
         """A hash of what the files contain, their names aside: a checkpoint goes on with its own photographs only."""

@@ -1,8 +1,7 @@
 """The web app.
 
 What is computed:
-    session      one restoration as a stream of messages, without knowing of any page
-    state        what all users share
+    session      what all users share, and one restoration as a stream of messages, without knowing of any page
     jobs         who is computing, and who waits
 
 What is on the page:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import gradio as gr
 from torch import Tensor
 
 from aipo.restore.tasks import FACTORS, TASKS, Damage
-from aipo.web.assets import asset
-from aipo.web.messages import data_url
-from aipo.web.painter import mask_text, painter_value, scratches
+from aipo.web.messages import data_url, painter_value
 from aipo.web.request import TASKS as WEB_TASKS
-from aipo.web.request import Request
-from aipo.web.state import CAPTIONS, SHAPE, AppState
+from aipo.web.request import Request, mask_text, scratches
+from aipo.web.session import CAPTIONS, SHAPE, AppState
 
-__all__ = ["Controls", "lay_out", "sample_note"]
+__all__ = ["Controls", "asset", "lay_out", "sample_note"]
 
 FIRST_SAMPLE, FIRST_TASK = "astronaut", "denoise"
+
+
+def asset(name: str) -> str:
+    """The text of a file in this folder."""
+    return (files("aipo.web") / name).read_text(encoding="utf-8")
+
+
+def _part(name: str) -> str:
+    """What stands under a name in page.html."""
+    parts = re.split(r"<!-- (\w+) -->\n", asset("page.html"))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))[name]
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Controls:
 def lay_out(state: AppState) -> Controls:
     """Place everything on the page; called within `gr.Blocks`."""
     image = gr.State((state.samples[FIRST_SAMPLE], sample_note(FIRST_SAMPLE)), time_to_live=3600)
-    gr.HTML(asset("header.html"), elem_id="header")
+    gr.HTML(_part("header"), elem_id="header")
     with gr.Row(elem_id="columns"):
         with gr.Column(scale=2, min_width=300, elem_id="controls"):
             gr.HTML("<h2>1. A picture of a face</h2>")
@@ -65,7 +76,7 @@ def lay_out(state: AppState) -> Controls:
                 stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
         with gr.Column(scale=5, min_width=300, elem_id="outcome"):
             viewer = gr.HTML(
-                html_template=asset("viewer.html"),
+                html_template=_part("viewer"),
                 js_on_load=asset("viewer.js"),
                 apply_default_css=False,
                 elem_id="viewer",
@@ -88,7 +99,7 @@ def _image_controls(state: AppState) -> dict[str, Any]:
     )
     painter = gr.HTML(
         value=painter_value(first, sample_note(FIRST_SAMPLE), mask_text(scratches(SHAPE[1:]))),
-        html_template=asset("painter.html"),
+        html_template=_part("painter"),
         js_on_load=asset("painter.js"),
         apply_default_css=False,
         elem_id="painter",
@@ -159,4 +170,4 @@ def _source(images: dict[str, Tensor]) -> str:
         f'<img src="{data_url(x)}" alt="{name}: {CAPTIONS[name]}"></button>'
         for name, x in images.items()
     )
-    return f'<div class="source">{thumbs}{asset("upload.html")}</div>'
+    return f'<div class="source">{thumbs}{_part("upload")}</div>'

@@ -17,7 +17,7 @@ MAX_BYTES = 20_000_000
 MAX_PIXELS = 40_000_000  # a large photo
 LONGEST_SIDE = 1600  # more detail than any face of the priors has
 MAX_SCANS = 100  # of a progressive JPEG; cameras write about ten, and each takes time for the whole picture
-# What a decoder takes at most; tests/web/test_decode.py measures it. libjpeg keeps the coefficients of a progressive
+# What a decoder takes at most; tests/web/test_uploads.py measures it. libjpeg keeps the coefficients of a progressive
 # file and libtiff a whole strip; WebP's decoder keeps two frames, and Pillow copies the result twice.
 BYTES_PER_PIXEL = {"PNG": 5, "BMP": 5, "JPEG": 12, "TIFF": 13, "WEBP": 18}
 TILES = (322, 323)  # TIFF's tags for the width and height of its tiles

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import json
 import re
 import secrets
@@ -24,17 +25,14 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 from aipo.errors import InputError
-from aipo.web.answer import Answer, Asgi, Message, Receive, Send
-from aipo.web.bodies import Body, announced_length
 from aipo.web.decode import MAX_BYTES
 from aipo.web.events import Events
-from aipo.web.hosts import is_host, is_local
+from aipo.web.http import Answer, Asgi, Body, Message, Receive, Refusal, Send, announced_length, sentence
 from aipo.web.jobs import Jobs
 from aipo.web.pictures import Pictures
-from aipo.web.refusal import Refusal, sentence
 from aipo.web.visitors import SESSION, Visitors
 
-__all__ = ["MAX_EVENT", "Guard"]
+__all__ = ["LOCAL", "MAX_EVENT", "Guard", "is_host", "is_local"]
 
 PAGES = re.compile(
     r"/|/config|/theme\.css|/favicon\.ico|/robots\.txt|/gradio_api/app_id"
@@ -48,6 +46,8 @@ PICTURE = "/picture"
 MAX_EVENT = 65_536  # bytes; the largest has a small picture and a mask in it
 MAX_UNREAD = 100  # messages; a restoration has about sixty
 COOKIE = re.compile(rb"(?:^|;\s*)aipo=([\w-]{32,64})(?:;|$)")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+HOST = re.compile(rb"([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 FORWARDED = (b"x-forwarded-host", b"x-gradio-server")  # from which Gradio makes addresses
 
 
@@ -219,3 +219,26 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return replay
+
+
+def is_host(value: bytes) -> bool:
+    """Whether this is a name or an address, with or without a port."""
+    return _host_name(value) is not None
+
+
+def is_local(value: bytes) -> bool:
+    """Whether this is a name of this machine that no other can have."""
+    return _host_name(value) in LOCAL
+
+
+def _host_name(value: bytes) -> str | None:
+    match = HOST.fullmatch(value)
+    if match is None or int(match[2] or 0) > 65535:
+        return None
+    name = match[1].decode().lower().strip("[]")
+    if ":" in name or not name.strip("0123456789."):
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return None
+    return name

@@ -14,11 +14,10 @@ from aipo.restore.tasks import task_named
 from aipo.web import session
 from aipo.web.controls import sample_note
 from aipo.web.jobs import Job
-from aipo.web.messages import failure
-from aipo.web.painter import painter_value, parse_mask
-from aipo.web.request import Request
-from aipo.web.state import SHAPE, AppState
-from aipo.web.upload import unpack
+from aipo.web.messages import failure, painter_value
+from aipo.web.pictures import unpack
+from aipo.web.request import Request, parse_mask
+from aipo.web.session import SHAPE, AppState
 
 __all__ = ["Handlers"]
 

@@ -8,6 +8,7 @@
     chosen   which of the frames is the restoration, once lam is chosen
 
 and at the end `facts`, `doubt` (see `confidence`) and `record`, what the JSON file says. Pictures are data URLs.
+Before it begins, `painter_value` is what the painter shows.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from aipo.priors.prior import Prior
 from aipo.problem.map_problem import MapProblem
 from aipo.solvers.solution_path import SolutionPath
 from aipo.web.confidence import doubt_map, facts
-from aipo.web.refusal import sentence
-from aipo.web.request import SEED, Measurement, Request
+from aipo.web.http import sentence
+from aipo.web.request import SEED, Measurement, Request, measure
 
-__all__ = ["Messages", "data_url", "failure"]
+__all__ = ["Messages", "data_url", "failure", "painter_value"]
 
 
 def data_url(x: Tensor) -> str:
@@ -43,6 +44,23 @@ def data_url(x: Tensor) -> str:
 def failure(error: InputError) -> dict[str, Any]:
     """The message about bad input."""
     return {"status": "failed", "text": sentence(error)}
+
+
+def painter_value(request: Request, note: str, mask: str | None = None) -> dict[str, Any]:
+    """What the painter shows: the image as it would be measured. Missing parts are painted over it in the browser.
+
+    Arguments:
+        note: one sentence about the image.
+        mask: a mask to begin with, as of `mask_text`; None leaves what is painted.
+    """
+    paint = request.task == "inpaint"
+    try:
+        # The noise also covers what the brush may hide later.
+        shown = measure(Request(request.picture, "denoise", request.damage, request.sigma) if paint else request).before
+    except InputError:
+        shown = request.picture
+    note += " Damaged on purpose." if request.damage else ""
+    return {"image": data_url(shown), "mask": mask, "paint": paint, "note": note}
 
 
 @dataclass(frozen=True)

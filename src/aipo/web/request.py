@@ -1,4 +1,4 @@
-"""What a user of the app asks for, and the measurement that it means."""
+"""What a user of the app asks for, with the mask that was painted, and the measurement that it means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aipo.restore.operators import make_operator
 from aipo.restore.tasks import TASKS as ALL_TASKS
 from aipo.restore.tasks import task_named
 
-__all__ = ["SEED", "TASKS", "Measurement", "Request", "measure"]
+__all__ = ["SEED", "TASKS", "Measurement", "Request", "mask_text", "measure", "parse_mask", "scratches"]
 
 SEED = 0  # of the damage, so that the preview and the restoration show the same
 TASKS = tuple(task.name for task in ALL_TASKS.values() if task.input != "vector")
@@ -95,3 +95,25 @@ def _estimated(y: Tensor) -> float:
     if not sigma > 0:
         raise InputError("the noise of this picture cannot be estimated; set it yourself")
     return sigma
+
+
+def scratches(size: tuple[int, int] = (64, 64)) -> Tensor:
+    """A mask (1, H, W) to begin with: two scratches and a stain."""
+    rows, columns = torch.meshgrid(*(torch.arange(n) / n for n in size), indexing="ij")
+    missing = (columns - 0.9 * rows - 0.12).abs() < 0.035
+    missing |= (columns + 0.35 * rows - 0.95).abs() < 0.03
+    missing |= (columns - 0.42).square() + (rows - 0.72).square() < 0.1**2
+    return (~missing).float()[None]
+
+
+def parse_mask(text: object, size: tuple[int, int]) -> Tensor:
+    """A mask (1, H, W) from the page: one character for each pixel, 0 where it is missing."""
+    height, width = size
+    if not isinstance(text, str) or len(text) != height * width or set(text) - set("01"):
+        raise InputError(f"the mask must have {height * width} characters, each 0 or 1; reload the page")
+    return torch.tensor([float(c) for c in text]).view(1, height, width)
+
+
+def mask_text(mask: Tensor) -> str:
+    """The inverse of `parse_mask`."""
+    return "".join(str(int(v)) for v in mask.flatten().tolist())

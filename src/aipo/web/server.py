@@ -12,9 +12,8 @@ from contextlib import suppress
 from functools import partial
 
 from aipo.errors import InputError, how_to_install
-from aipo.web.guard import Guard
-from aipo.web.hosts import LOCAL
-from aipo.web.memory import return_large_blocks
+from aipo.web.budget import return_large_blocks
+from aipo.web.guard import LOCAL, Guard
 from aipo.web.pictures import Pictures
 from aipo.web.visitors import Visitors
 
@@ -42,11 +41,9 @@ def make_app(prior: str, time_limit: float, host: str = LOCAL[0]) -> Guard:
     import gradio as gr
     from fastapi import FastAPI
 
-    from aipo.web.assets import asset, theme
-    from aipo.web.page import build
-    from aipo.web.page_events import events_of
-    from aipo.web.page_memory import forget, unread
-    from aipo.web.state import SHAPE, AppState
+    from aipo.web.controls import asset
+    from aipo.web.page import build, events_of, forget, theme, unread
+    from aipo.web.session import SHAPE, AppState
 
     state = AppState(prior, time_limit)
     state.warm_up()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from aipo.web.refusal import Refusal
+from aipo.web.http import Refusal
 
 __all__ = ["SESSION", "Visitors"]
 

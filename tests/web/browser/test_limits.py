@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from aipo.web import state
+from aipo.web import session
 from aipo.web.server import make_app
 from app_client import serving
 from conftest import PATIENCE
@@ -19,8 +19,8 @@ def own_server(monkeypatch):
     """A server in this process, whose state can be looked at."""
     with ExitStack() as running:
 
-        def start(time_limit=120.0, queue=state.QUEUE, cores=None):
-            monkeypatch.setattr(state, "QUEUE", queue)
+        def start(time_limit=120.0, queue=session.QUEUE, cores=None):
+            monkeypatch.setattr(session, "QUEUE", queue)
             if cores:
                 monkeypatch.setattr("os.cpu_count", lambda: cores)
             guard = make_app("celeba64-realnvp-small", time_limit)
