@@ -14,7 +14,7 @@ from torch.distributions import Normal
 from torch.distributions import StudentT as TorchStudentT
 
 from aipo.errors import InputError
-from aipo.noise import AdditiveNoise, Gaussian, Laplace, Poisson, PoissonGaussian, as_generator
+from aipo.noise import AdditiveNoise, Gamma, Gaussian, Laplace, Poisson, PoissonGaussian, Rician, as_generator
 
 MODELS = [(Gaussian, Normal, 1.0), (Laplace, TorchLaplace, math.sqrt(2))]
 IDS = ["gaussian", "laplace"]
@@ -175,3 +175,73 @@ def test_weights_stand_in_for_the_density():
         Poisson(0)
     assert repr(Poisson(0.02)) == "Poisson(gain=0.02)"
     assert repr(PoissonGaussian(0.02, 0.1)) == "PoissonGaussian(gain=0.02, sigma=0.1)"
+
+
+def positive_values(seed, shape=(3, 40)):
+    return torch.rand(shape, generator=as_generator(seed), dtype=torch.float64) + 0.05
+
+
+@pytest.mark.parametrize("looks", [0.7, 1, 4, 50])
+def test_gamma_is_that_of_scipy(looks):
+    fx = positive_values(0)
+    y = Gamma(looks).sample(fx, as_generator(1))
+    expected = torch.from_numpy(scipy.stats.gamma.logpdf(y.numpy(), looks, scale=fx.numpy() / looks)).sum(1)
+    torch.testing.assert_close(Gamma(looks).log_prob(y, fx), expected, rtol=1e-10, atol=1e-8)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 2.0])
+def test_rician_is_that_of_scipy(sigma):
+    fx = positive_values(0)
+    y = Rician(sigma).sample(fx, as_generator(1))
+    expected = torch.from_numpy(scipy.stats.rice.logpdf(y.numpy(), fx.numpy() / sigma, scale=sigma)).sum(1)
+    torch.testing.assert_close(Rician(sigma).log_prob(y, fx), expected, rtol=1e-9, atol=1e-7)
+
+
+def test_gamma_and_rician_are_drawn_with_their_moments():
+    fx = torch.full((1, 200_000), 0.4, dtype=torch.float64)
+    y = Gamma(5).sample(fx, as_generator(0))
+    assert torch.equal(y, Gamma(5).sample(fx, as_generator(0)))
+    assert not torch.equal(y, Gamma(5).sample(fx, as_generator(1)))
+    assert y.mean().item() == pytest.approx(0.4, rel=0.01)
+    assert y.var().item() == pytest.approx(0.4**2 / 5, rel=0.02)
+    assert Gamma(5).variance(y).item() == pytest.approx(0.4**2 / 5, rel=0.02)
+    assert Gamma(5).weights(y, fx)[0, 0].item() == pytest.approx(5 / 0.4**2)
+    y = Rician(0.2).sample(fx, as_generator(0))
+    assert torch.equal(y, Rician(0.2).sample(fx, as_generator(0)))
+    mean, variance = scipy.stats.rice.stats(2, scale=0.2)
+    assert y.mean().item() == pytest.approx(mean, rel=0.005)
+    assert y.var().item() == pytest.approx(variance, rel=0.02)
+
+
+@pytest.mark.parametrize("noise", [Gamma(3), Rician(0.1)], ids=repr)
+def test_gamma_and_rician_have_gradients_everywhere(noise):
+    x = torch.tensor([[-0.1, 0.0005, 0.02, 0.3]], dtype=torch.float64, requires_grad=True)
+    seen = torch.tensor([[0.05, 0.02, 0.1, 0.4]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda v: noise.log_prob(seen, v), x)
+    # What is not observed is 0 in both, and must count for nothing.
+    dark = torch.zeros(1, 3, requires_grad=True)
+    value = noise.log_prob(torch.zeros(1, 3), dark)
+    value.sum().backward()
+    assert value.isfinite().all()
+    assert (dark.grad == 0).all()
+    bright = torch.full((1, 1), 50.0, requires_grad=True)
+    noise.log_prob(torch.full((1, 1), 50.0), bright).sum().backward()
+    assert bright.grad.abs().item() < 1
+
+
+def test_the_parabola_of_rician_lies_above_it():
+    noise, y = Rician(0.1), torch.full((1, 1), 0.15, dtype=torch.float64)
+    at = torch.tensor([[0.05]], dtype=torch.float64, requires_grad=True)
+    value = -noise.log_prob(y, at)
+    (slope,) = torch.autograd.grad(value.sum(), at)
+    for fx in torch.linspace(-0.5, 0.5, 101, dtype=torch.float64):
+        step = fx - at.detach()
+        above = value + slope * step + noise.weights(y, at) * step.square() / 2
+        assert above.item() >= -noise.log_prob(y, fx.view(1, 1)).item() - 1e-9
+
+
+@pytest.mark.parametrize(("model", "name"), [(Gamma, "looks"), (Rician, "sigma")])
+def test_bad_looks_and_sigma_are_named(model, name):
+    with pytest.raises(InputError, match=f"^{name} is -1.0; .*$"):
+        model(-1)
+    assert repr(model(0.5)) == f"{model.__name__}({name}=0.5)"

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from aipo.choose import Choice, choose_lambda, estimate_sigma
     from aipo.errors import InputError
     from aipo.images import metrics, samples
-    from aipo.noise import AdditiveNoise, Gaussian, Laplace, Noise, Poisson, PoissonGaussian
+    from aipo.noise import AdditiveNoise, Gamma, Gaussian, Laplace, Noise, Poisson, PoissonGaussian, Rician
     from aipo.posterior import Posterior, sample_posterior
     from aipo.priors import NoisePrior, Prior, load_prior, prior_names, zoo
     from aipo.problem import MapProblem
@@ -37,6 +37,7 @@ __all__ = [
     "Choice",
     "FixedLambda",
     "FollowPath",
+    "Gamma",
     "Gaussian",
     "InputError",
     "Laplace",
@@ -48,6 +49,7 @@ __all__ = [
     "Posterior",
     "Prior",
     "Result",
+    "Rician",
     "SolutionPath",
     "anneal",
     "choose_lambda",
@@ -74,12 +76,14 @@ _HOME = {
     "InputError": "errors",
     "metrics": "images",
     "samples": "images",
+    "Gamma": "noise",
     "Gaussian": "noise",
     "Laplace": "noise",
     "AdditiveNoise": "noise",
     "Noise": "noise",
     "Poisson": "noise",
     "PoissonGaussian": "noise",
+    "Rician": "noise",
     "NoisePrior": "priors",
     "Prior": "priors",
     "load_prior": "priors",
