@@ -18,7 +18,7 @@ from aipo.choose.sigma import checked_sigma, estimate_sigma
 from aipo.errors import InputError
 from aipo.problem.discrepancy import FLOW_FACTOR
 from aipo.problem.evidence import most_likely_sigma
-from aipo.solvers.grid import automatic_grid
+from aipo.solvers.solution_path import automatic_grid
 from aipo.transforms.spectrum import synthesize
 from small_problem import SHAPE as FLOW_SHAPE
 from small_problem import Cliff, build_flow, make_problem

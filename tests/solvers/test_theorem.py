@@ -8,11 +8,11 @@ import torch
 import aipo
 from aipo import initial
 from aipo.errors import InputError
-from aipo.flows.mixture import MixtureFlow
+from aipo.flows.closed_form import MixtureFlow
 from aipo.operators import Denoising
 from aipo.solvers import LBFGS, Certified, FixedLambda, estimate_constants
 from aipo.solvers.adam import Adam
-from aipo.solvers.constants import extreme_curvatures
+from aipo.solvers.certified import extreme_curvatures
 from linear_gaussian import INJECTIVE, OPERATORS, known_problem
 
 LAM = 0.8

@@ -15,8 +15,7 @@ from aipo.flows import NoiseFlow, presets
 from aipo.training import Data, Settings, Trainer, fit, photos
 from aipo.training.objectives import KNEE, Denoising
 from aipo.training.optimizers import Muon, orthogonalized
-from aipo.training.patterns import with_patterns
-from aipo.training.photos import Photos, hold_out, list_photos, read_crops
+from aipo.training.photos import Photos, hold_out, list_photos, read_crops, with_patterns
 from small_noise_flow import build_noise_flow, smooth_images
 
 TINY = {"couplings": [2, 2], "hidden": [8, 8], "blocks": [1, 1], "embedding": 8}

@@ -17,9 +17,8 @@ from aipo.errors import InputError
 from aipo.noise import Gaussian
 from aipo.problem.map_problem import MapProblem
 from aipo.solvers.follow_path import PathState, follow_path
-from aipo.solvers.grid import automatic_grid
 from aipo.solvers.result import Result
-from aipo.solvers.solution_path import SolutionPath
+from aipo.solvers.solution_path import SolutionPath, automatic_grid
 
 __all__ = ["EVALS", "RULES", "Choice", "Rule", "SigmaWarning", "choose_lambda"]
 

@@ -25,8 +25,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aipo.errors import InputError
-from aipo.evaluation.cell import IDENTITY, Cell, Setup
-from aipo.evaluation.checks import check_cell, check_columns, check_images, check_points, check_trace
+from aipo.evaluation.cell import (
+    IDENTITY,
+    Cell,
+    Setup,
+    check_cell,
+    check_columns,
+    check_images,
+    check_points,
+    check_trace,
+)
 from aipo.evaluation.packed import (
     decode_rows,
     decode_traces,

@@ -5,9 +5,8 @@ noise of any level.
 """
 
 from aipo.flows.base import Flow
-from aipo.flows.gaussian import GaussianFlow
+from aipo.flows.closed_form import GaussianFlow, MixtureFlow
 from aipo.flows.glow import Glow
-from aipo.flows.mixture import MixtureFlow
 from aipo.flows.noise_flow import NoiseFlow, NoiseLevel
 from aipo.flows.realnvp import RealNVP
 from aipo.flows.tarflow import TarFlow

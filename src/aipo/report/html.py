@@ -3,8 +3,8 @@
 The page is a single file that loads nothing: its style (page.css) and images are inside it, and its content security
 policy forbids everything else. All text is escaped, so a file name or caption cannot break the page.
 
-Two images of the same thing can be compared with a slider. Only the slider needs a script (slider.js), and the policy
-allows that script alone, by its hash. Without scripts half of each image is shown.
+Two images of the same thing can be compared with a slider. Only the slider needs a script, and the policy allows that
+script alone, by its hash. Without scripts half of each image is shown.
 """
 
 import base64
@@ -25,6 +25,9 @@ from aipo.report.curves import Curve, draw
 __all__ = ["Figure", "Marked", "Section", "is_report", "write_report"]
 
 GENERATOR = '<meta name="generator" content="aipo">'
+SLIDER = """for (const input of document.querySelectorAll(".slider input"))
+  input.addEventListener("input", () => input.parentElement.style.setProperty("--at", input.value + "%"));
+"""
 FIGURE_WIDTH = 192  # CSS pixels: three times the priors' 64, so that every pixel is shown equally large
 
 
@@ -97,8 +100,8 @@ def write_report(
     body = "\n".join(_section(f"section-{i}", section) for i, section in enumerate(sections, start=1))
     policy, script = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", ""
     if any(section.sliders for section in sections):
-        digest = base64.b64encode(hashlib.sha256(_asset("slider.js").encode()).digest()).decode("ascii")
-        policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{_asset('slider.js')}</script>\n"
+        digest = base64.b64encode(hashlib.sha256(SLIDER.encode()).digest()).decode("ascii")
+        policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{SLIDER}</script>\n"
     page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -107,7 +110,7 @@ def write_report(
 {GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{escape(title)}</title>
-<style>{_asset("page.css")}</style>
+<style>{_style()}</style>
 </head>
 <body>
 <header>
@@ -135,8 +138,8 @@ def is_report(path: str | Path) -> bool:
 
 
 @cache
-def _asset(name: str) -> str:
-    return (files("aipo.report") / name).read_text(encoding="utf-8")
+def _style() -> str:
+    return (files("aipo.report") / "page.css").read_text(encoding="utf-8")
 
 
 def _section(name: str, section: Section) -> str:

@@ -2,8 +2,7 @@
 
 from aipo.solvers.amortized import Amortized
 from aipo.solvers.anneal import Anneal, anneal
-from aipo.solvers.certified import Certified
-from aipo.solvers.constants import Constants, estimate_constants
+from aipo.solvers.certified import Certified, Constants, estimate_constants
 from aipo.solvers.fixed import FixedLambda
 from aipo.solvers.follow_path import FollowPath, follow_path
 from aipo.solvers.lbfgs import LBFGS

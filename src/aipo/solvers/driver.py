@@ -114,7 +114,8 @@ def _batch_size(running: int, all_of_them: int) -> int:
 def _stepper(solver: Solver[S, R], problem: MapProblem, state: S) -> Callable[[S], S]:
     """`solver.step` for this problem; on a GPU recorded and replayed, where all that takes part allows it."""
     parts = (solver, problem.operator, problem.noise)
-    if not problem.y.is_cuda or not all(part.capturable for part in parts):
+    recordable = all(part.capturable for part in parts) and getattr(problem.engine, "capturable", True)
+    if not problem.y.is_cuda or not recordable:
         return lambda state: solver.step(problem, state)
     names = [f.name for f in fields(state)]
 

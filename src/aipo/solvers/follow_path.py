@@ -1,6 +1,6 @@
 """All solutions x*(lam) along a grid of lam for about the price of one: L-BFGS, each lam started at the last solution.
 
-What happens at one lam is in `quasi_newton`; here is the schedule: how long to stay, and where to go next. Each
+What happens at one lam is in `lbfgs`; here is the schedule: how long to stay, and where to go next. Each
 solution is a good start for the next one, and so are the stored steps, which are re-weighted exactly when lam changes.
 
 Every image has its own schedule.
@@ -21,11 +21,9 @@ from aipo.errors import InputError
 from aipo.problem.map_problem import MapProblem
 from aipo.solvers import initial
 from aipo.solvers.base import Status, exact_share
-from aipo.solvers.grid import automatic_grid, lowest_lam
-from aipo.solvers.hessian_model import HessianModel
-from aipo.solvers.history import TINY
-from aipo.solvers.quasi_newton import QuasiNewton, QuasiNewtonState
-from aipo.solvers.solution_path import SolutionPath
+from aipo.solvers.inverse_hessian import TINY, HessianModel
+from aipo.solvers.lbfgs import QuasiNewton, QuasiNewtonState
+from aipo.solvers.solution_path import SolutionPath, automatic_grid, lowest_lam
 from aipo.solvers.solve import WithoutLambda
 
 __all__ = ["LAMBDAS", "FollowPath", "PathState", "follow_path"]
@@ -76,7 +74,7 @@ class FollowPath(WithoutLambda[PathState, SolutionPath]):
         tolerance: go on to the next lam once the estimated gap to the minimum is below this, in nats.
         memory: steps that L-BFGS keeps.
         model: of the Hessian, to begin with: "local" learns where in the image L bends how much, "global" has the
-            prior's mean curvature and the operator, "none" is plain L-BFGS (see `solvers.hessian_model`).
+            prior's mean curvature and the operator, "none" is plain L-BFGS (see `solvers.inverse_hessian`).
 
     It starts at x0, by default `initial.gaussian`.
 

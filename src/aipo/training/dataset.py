@@ -1,13 +1,18 @@
-"""Training images: a folder of pictures, a folder of mosaics, or an array, as one uint8 tensor (N, 3, S, S)."""
+"""Training images: a folder of pictures, a folder of mosaics, or an array, as one uint8 tensor (N, 3, S, S).
+
+`Source` is what a training step asks for its images; `Stack` is the one that holds them all in memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,7 +23,7 @@ from aipo.errors import InputError
 from aipo.images.reading import SUFFIXES as READABLE
 from aipo.images.reading import open_picture
 
-__all__ = ["SUFFIXES", "load_images", "open_rgb"]
+__all__ = ["SUFFIXES", "Source", "Stack", "load_images", "mixed_seed", "open_rgb"]
 
 SUFFIXES = set(READABLE) - {".npy"}
 # A mosaic of 4096 tiles of 64x64 has 17 million pixels; anything far beyond that is no picture of ours.
@@ -122,3 +127,37 @@ def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype, size: int)
         raise InputError(f"{path}: expected uint8 (N, 3, {size}, {size}), got {dtype} {shape}")
     if math.prod(shape) > MAX_ARRAY_BYTES:
         raise InputError(f"{path}: {shape[0]} images are too many; the limit is {MAX_ARRAY_BYTES // 10**9} GB")
+
+
+def mixed_seed(*numbers: int) -> int:
+    """A seed that depends on all of these numbers, and on nothing else."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:7])
+
+
+class Source(Protocol):
+    """Where images come from."""
+
+    def batch(self, step: int, count: int, generator: torch.Generator) -> Tensor:
+        """Images (count, C, H, W) of uint8, on the generator's device, the same whenever the step is the same."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash of the data: a checkpoint goes on with its own only."""
+        ...
+
+
+class Stack:
+    """Images of one size, all on the device: 60,000 faces are 0.7 GB, and a step never waits for the host."""
+
+    def __init__(self, images: Tensor, device: torch.device | str = "cpu"):
+        self.images = images.to(device)
+
+    def batch(self, step: int, count: int, generator: torch.Generator) -> Tensor:
+        index = torch.randint(len(self.images), (count,), generator=generator, device=self.images.device)
+        return self.images[index]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.images.cpu().numpy().tobytes()).hexdigest()[:16]

@@ -23,12 +23,11 @@ from aipo.priors import NoisePrior, Prior, load_prior, load_prior_files, save_pr
 from aipo.priors.estimate_errors import measure_errors
 from aipo.priors.likelihood import bits_per_dim, dequantize
 from aipo.priors.surrogate import measure_surrogate
-from aipo.training.dataset import load_images
+from aipo.training.dataset import Source, Stack, load_images
 from aipo.training.distributed import start_distributed, stop_distributed
 from aipo.training.objectives import Denoising
 from aipo.training.photos import Photos, hold_out, list_photos, read_crops
 from aipo.training.settings import Settings
-from aipo.training.sources import Source, Stack
 from aipo.training.trainer import Trainer
 
 __all__ = ["Data", "fit"]

@@ -28,11 +28,11 @@ from aipo.flows.multiscale import Step
 from aipo.flows.noise_flow import NoiseFlow
 from aipo.flows.tarflow import Block
 from aipo.priors.prior import fingerprint
+from aipo.training.dataset import Source, Stack, mixed_seed
 from aipo.training.distributed import agreed, average, rank, world
 from aipo.training.objectives import Likelihood, Objective
 from aipo.training.optimizers import make_optimizers
 from aipo.training.settings import Settings
-from aipo.training.sources import Source, Stack, mixed_seed
 
 __all__ = ["Trainer"]
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
 
-from aipo.engine.kernels.tiles import ROWS, like, sums
+from aipo.engine.kernels.twice_nets import ROWS, like, sums
 from aipo.flows.any_size import BANDS
 from aipo.flows.noise_flow import LOG_SCALE_LIMIT
 
