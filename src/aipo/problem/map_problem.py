@@ -6,6 +6,7 @@ import hashlib
 import math
 from copy import copy
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from aipo.errors import InputError
 from aipo.flows import Flow
 from aipo.noise import Gaussian, Noise
 from aipo.operators import Operator
+from aipo.priors.any_prior import AnyPrior, HasDensity
 from aipo.priors.noise_prior import LevelPrior, NoisePrior
 from aipo.priors.prior import Prior
 from aipo.problem.checks import check_belonging, check_inference
@@ -26,13 +28,14 @@ MAX_LAM = 1e6  # far beyond the weight at which a measurement still counts
 
 
 class MapProblem:
-    """Measurements y = f(x) + e of a batch of images, with a flow prior (Eq. 3 of the paper).
+    """Measurements y = f(x) + e of a batch of images, with a prior (Eq. 3 of the paper).
 
     D(x) = -log p_e(y - f(x)) and P(x) = -log p_G(x) + offset, both in nats, summed over dimensions, with all constants.
 
     Arguments:
         prior: a `Prior`, a prior at one noise level (`prior.at(0.02)`), a `NoisePrior` (which is taken at its smallest
-            level), or a bare `Flow` (then the offset is that of 5-bit data).
+            level), a bare `Flow` (then the offset is that of 5-bit data), or anything that has `P` and `gradient`
+            (`aipo.priors.any_prior`).
         operator: f.
         noise: p_e.
         y: measurements (B, *operator.measurement_shape); the prior must be on their device and in their dtype.
@@ -55,14 +58,13 @@ class MapProblem:
 
     def __init__(
         self,
-        prior: Prior | NoisePrior | LevelPrior | Flow,
+        prior: Prior | NoisePrior | LevelPrior | Flow | HasDensity,
         operator: Operator,
         noise: Noise,
         y: Tensor,
         precision: Precision = "exact",
     ):
-        whole = Prior(prior) if isinstance(prior, Flow) else prior
-        self.prior: Prior | LevelPrior = whole.for_images(operator.image_shape)
+        self.prior: Prior | LevelPrior | AnyPrior = _complete(prior, operator, y)
         self.operator = operator
         self.noise = noise
         operator.check_measurement(y)
@@ -177,3 +179,12 @@ class MapProblem:
         for tensor in (self.y, *answers):
             content.update(tensor.detach().cpu().numpy().tobytes())
         return content.hexdigest()[:16]
+
+
+def _complete(
+    prior: Prior | NoisePrior | LevelPrior | Flow | HasDensity, operator: Operator, y: Tensor
+) -> Prior | LevelPrior | AnyPrior:
+    """The prior for the operator's images, with all that solvers ask of one."""
+    whole: Any = Prior(prior) if isinstance(prior, Flow) else prior
+    complete = getattr(whole, "for_images", None)
+    return complete(operator.image_shape) if complete else AnyPrior(whole, operator.image_shape, y)
