@@ -229,3 +229,43 @@ def test_repr():
     assert repr(Denoising(SHAPE)) == "Denoising((3, 8, 8) -> (3, 8, 8))"
     assert repr(SuperResolution(SHAPE, 4)) == "SuperResolution((3, 8, 8) -> (3, 2, 2), factor=4)"
     assert repr(Inpainting.random_blocks(SHAPE)) == "Inpainting((3, 8, 8) -> (3, 8, 8), 75.0% observed)"
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8), (1, 1, 8, 8), (1, 3, 8, 8)])
+def test_a_mask_may_come_as_a_batch_of_one(shape):
+    mask = torch.rand(shape, generator=as_generator(0)) < 0.5
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(Inpainting(mask, (3, 8, 8)).A(x), mask * x)
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (1, 1)])
+def test_kernels_and_sampled_frequencies_may_too(leading):
+    kernel, lines = torch.rand(3, 3, generator=as_generator(0)), torch.rand(8, 8, generator=as_generator(1)) < 0.5
+    x = torch.rand(2, 3, 8, 8)
+    batch = Blur((3, 8, 8), kernel.view(*leading, 3, 3)), FourierSubsampling((3, 8, 8), lines.view(*leading, 8, 8))
+    plain = Blur((3, 8, 8), kernel), FourierSubsampling((3, 8, 8), lines)
+    for one, other in zip(batch, plain, strict=True):
+        assert torch.equal(one.A(x), other.A(x))
+
+
+def test_parameters_in_A_are_used_for_that_call_alone():
+    x = torch.rand(2, 3, 8, 8)
+    one, other = torch.zeros(1, 8, 8), torch.ones(1, 8, 8)
+    one[:, 2] = 1
+    inpainting = Inpainting(one, (3, 8, 8))
+    assert torch.equal(inpainting.A(x, mask=other[None], seed=3), x)
+    assert torch.equal(inpainting(x, mask=other), x)
+    assert torch.equal(inpainting.A(x), one * x)
+    dot, shift = torch.zeros(3, 3), torch.zeros(1, 1, 3, 3)
+    dot[1, 1] = shift[..., 1, 2] = 1
+    torch.testing.assert_close(Blur((3, 8, 8), dot).A(x, filter=shift), x.roll(1, -1))
+    fourier = FourierSubsampling((3, 8, 8), one[0])
+    assert torch.equal(fourier.A(x, mask=other), FourierSubsampling((3, 8, 8), other[0]).A(x))
+    # Those that have no such parameters pass them over, as deepinv does.
+    for operator in (Grayscale((3, 8, 8)), SuperResolution((3, 8, 8), 2), CompressedSensing((3, 8, 8), m=5)):
+        assert torch.equal(operator.A(x, mask=one), operator.A(x))
+
+
+def test_a_mask_of_another_shape_is_refused_in_A():
+    with pytest.raises(InputError, match=r"^mask has shape \(2, 1, 8, 8\); .*$"):
+        Inpainting(torch.ones(3, 8, 8)).A(torch.rand(2, 3, 8, 8), mask=torch.ones(2, 1, 8, 8))

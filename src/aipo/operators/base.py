@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -10,7 +11,7 @@ from aipo.errors import InputError
 from aipo.noise import Noise, as_generator
 from aipo.transforms.spectrum import Spectrum
 
-__all__ = ["Operator", "checked_image_shape"]
+__all__ = ["Operator", "checked_image_shape", "without_leading_ones"]
 
 
 class Operator:
@@ -42,8 +43,15 @@ class Operator:
         """The noiseless measurement f(x) of images x (B, C, H, W): (B, *measurement_shape)."""
         raise NotImplementedError
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.A(x)
+    def __call__(self, x: Tensor, **parameters: Any) -> Tensor:
+        return self.updated(**parameters).A(x)
+
+    def updated(self, **parameters: Any) -> "Operator":
+        """The operator with other values of its parameters, by name. As in deepinv, names that it has not are ignored.
+
+        The operators here take them in `A` as well: `operator.A(x, mask=other)`.
+        """
+        return self
 
     def restrict(self, y: Tensor) -> Tensor:
         """y with zeros where nothing is observed. Residuals are then exactly 0 there, whatever the image."""
@@ -159,3 +167,10 @@ def checked_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) != 3 or not all(isinstance(size, int) and size > 0 for size in shape):
         raise InputError(f"image_shape is {image_shape!r}; give (channels, height, width)")
     return shape
+
+
+def without_leading_ones(tensor: Tensor, ndim: int) -> Tensor:
+    """A mask or kernel of so many dimensions, from one that has leading dimensions of 1 as a batch has."""
+    while tensor.ndim > ndim and tensor.shape[0] == 1:
+        tensor = tensor[0]
+    return tensor

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from aipo.batch import per_image
 from aipo.errors import InputError
-from aipo.operators.base import checked_image_shape
+from aipo.operators.base import checked_image_shape, without_leading_ones
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 from aipo.operators.precision import at_least_float32
@@ -23,7 +24,8 @@ class Blur(LinearOperator):
 
     Arguments:
         image_shape: (C, H, W).
-        kernel: (kh, kw) with kh <= H and kw <= W, centered on its entry (kh // 2, kw // 2).
+        kernel: (kh, kw) with kh <= H and kw <= W, centered on its entry (kh // 2, kw // 2); leading dimensions of 1 do
+            not matter.
         rcond: frequencies that the kernel passes with less than rcond times its largest gain count as lost:
             `A_dagger` leaves them at zero. Smaller values invert more of the blur and amplify the noise by up
             to 1 / rcond.
@@ -34,6 +36,7 @@ class Blur(LinearOperator):
     def __init__(self, image_shape: Sequence[int], kernel: Tensor, rcond: float = 1e-3):
         super().__init__(image_shape, measurement_shape=image_shape)
         _, height, width = self.image_shape
+        kernel = without_leading_ones(kernel, 2)
         if kernel.ndim != 2 or kernel.shape[0] > height or kernel.shape[1] > width:
             raise InputError(f"kernel has shape {tuple(kernel.shape)}; give (kh, kw), at most {(height, width)}")
         if not kernel.isfinite().all() or not kernel.any():
@@ -68,7 +71,19 @@ class Blur(LinearOperator):
             raise InputError(f"length is {length} and angle {angle}; the length must be at least 1, the angle finite")
         return cls(image_shape, motion_kernel(length, angle), rcond)
 
-    def A(self, x: Tensor) -> Tensor:
+    @property
+    def gain(self) -> Tensor:
+        """By how much A^T A multiplies each frequency, in the layout of `torch.fft.rfft2`: (H, W // 2 + 1)."""
+        return self._transfer.value.abs().square()
+
+    def updated(self, **parameters: Any) -> "Blur":
+        """The same with another kernel, which deepinv calls `filter`."""
+        kernel = parameters.get("kernel", parameters.get("filter"))
+        return self if kernel is None else Blur(self.image_shape, kernel, self.rcond)
+
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return self._filter(x, self._transfer)
 

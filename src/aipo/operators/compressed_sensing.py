@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -64,7 +65,9 @@ class CompressedSensing(LinearOperator):
         """The matrix A, (m, n)."""
         return self._matrix.value
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return x.flatten(1) @ self._matrix.like(x).T
 

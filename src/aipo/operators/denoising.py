@@ -1,6 +1,7 @@
 """Denoising: the image itself is observed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +22,9 @@ class Denoising(LinearOperator):
     def __init__(self, image_shape: Sequence[int]):
         super().__init__(image_shape, measurement_shape=image_shape)
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return x
 

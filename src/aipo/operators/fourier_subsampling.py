@@ -1,7 +1,7 @@
 """Fourier subsampling: some spatial frequencies are observed, as in single-coil MRI."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.noise import as_generator
-from aipo.operators.base import checked_image_shape
+from aipo.operators.base import checked_image_shape, without_leading_ones
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 from aipo.operators.precision import at_least_float32
@@ -25,7 +25,7 @@ class FourierSubsampling(LinearOperator):
     Arguments:
         image_shape: (C, H, W).
         mask: (H, W), 1 or True = sampled, 0 or False = not, in the order of `torch.fft.fft2`: the mean is
-            at [0, 0].
+            at [0, 0]. Leading dimensions of 1 do not matter.
     """
 
     capturable = True
@@ -33,6 +33,7 @@ class FourierSubsampling(LinearOperator):
     def __init__(self, image_shape: Sequence[int], mask: Tensor):
         channels, height, width = checked_image_shape(image_shape)
         super().__init__(image_shape, measurement_shape=(channels, 2, height, width))
+        mask = without_leading_ones(mask, 2)
         if mask.shape != (height, width):
             raise InputError(f"mask has shape {tuple(mask.shape)}; images {self.image_shape} need {(height, width)}")
         if not ((mask == 0) | (mask == 1)).all():
@@ -86,11 +87,17 @@ class FourierSubsampling(LinearOperator):
         """1 = sampled, 0 = not, (H, W)."""
         return self._mask.value
 
+    def updated(self, **parameters: Any) -> "FourierSubsampling":
+        mask = parameters.get("mask")
+        return self if mask is None else FourierSubsampling(self.image_shape, mask)
+
     def restrict(self, y: Tensor) -> Tensor:
         # Not a product: what was not measured may well be marked with NaN.
         return torch.where(self._mask.like(y) > 0, y, 0)
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         spectrum = torch.fft.fft2(at_least_float32(x), norm="ortho")
         return self.restrict(torch.stack([spectrum.real, spectrum.imag], dim=2).to(x.dtype))

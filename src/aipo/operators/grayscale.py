@@ -1,6 +1,7 @@
 """Colorization: only a weighted sum of the channels is observed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,9 @@ class Grayscale(LinearOperator):
         self._w = Constant(w[:, None, None])
         self._w_dagger = Constant(w[:, None, None] / w.square().sum())
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return (self._w.like(x) * x).sum(1, keepdim=True)
 

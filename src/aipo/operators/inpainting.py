@@ -1,13 +1,14 @@
 """Inpainting: some pixels are missing."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.noise import as_generator
-from aipo.operators.base import checked_image_shape
+from aipo.operators.base import checked_image_shape, without_leading_ones
 from aipo.operators.constant import Constant
 from aipo.operators.linear import LinearOperator
 
@@ -18,7 +19,7 @@ class Inpainting(LinearOperator):
     """A x = mask * x. Measurements have the image's shape, with zeros where a pixel is missing.
 
     Arguments:
-        mask: (1, H, W) or (C, H, W), 1 or True = observed, 0 or False = missing.
+        mask: (1, H, W) or (C, H, W), 1 or True = observed, 0 or False = missing; one more leading 1 does not matter.
         image_shape: (C, H, W); the mask's own shape by default. A mask of one channel serves all of them.
     """
 
@@ -26,6 +27,7 @@ class Inpainting(LinearOperator):
     tight = 1.0
 
     def __init__(self, mask: Tensor, image_shape: Sequence[int] | None = None):
+        mask = without_leading_ones(mask, 3)
         shape = checked_image_shape(tuple(mask.shape) if image_shape is None else image_shape)
         super().__init__(shape, measurement_shape=shape)
         if tuple(mask.shape) not in (shape, (1, *shape[1:])):
@@ -90,11 +92,17 @@ class Inpainting(LinearOperator):
         """1 = observed, 0 = missing, (C, H, W)."""
         return self._mask.value
 
+    def updated(self, **parameters: Any) -> "Inpainting":
+        mask = parameters.get("mask")
+        return self if mask is None else Inpainting(mask, self.image_shape)
+
     def restrict(self, y: Tensor) -> Tensor:
         # Not a product: what was not measured may well be marked with NaN.
         return torch.where(self._mask.like(y) > 0, y, 0)
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return self.restrict(x)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -24,7 +25,9 @@ class Saturation(NonlinearOperator):
             raise InputError(f"gain is {gain}; it must be finite and greater than 0")
         self.gain = gain
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return (4 * self.gain * (x - 0.5)).sigmoid()
 

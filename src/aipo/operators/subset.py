@@ -1,5 +1,7 @@
 """An operator with some of its measurements left out, for judging a restoration by what it has not seen."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ class Subset(Operator):
         self._operator, self._kept = operator, Constant(operator.checked_kept(kept))
         self.num_measurements = int(self.restrict(torch.ones(1, *self.measurement_shape)).count_nonzero())
 
-    def A(self, x: Tensor) -> Tensor:
-        y = self._operator.A(x)
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        y = self._operator(x, **parameters)
         return y * self._kept.like(y)
 
     def restrict(self, y: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Super-resolution: a coarser image is observed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -34,7 +35,9 @@ class SuperResolution(LinearOperator):
         super().__init__(image_shape, measurement_shape=(channels, height // factor, width // factor))
         self.factor, self.tight = factor, 1 / factor**2
 
-    def A(self, x: Tensor) -> Tensor:
+    def A(self, x: Tensor, **parameters: Any) -> Tensor:
+        if parameters:
+            return self.updated(**parameters).A(x)
         self.check_image(x)
         return x.unflatten(-1, (-1, self.factor)).unflatten(-3, (-1, self.factor)).mean((-3, -1))
 
