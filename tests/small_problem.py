@@ -1,10 +1,10 @@
-"""A small flow prior and an inpainting problem for it: the common ground of the solver tests."""
+"""Small flows and problems with them: the common ground of the tests."""
 
 import torch
 
 import aipo
 from aipo import operators
-from aipo.flows import Flow, RealNVP
+from aipo.flows import Flow, NoiseFlow, RealNVP
 
 SHAPE = (3, 8, 8)
 
@@ -43,3 +43,19 @@ class Cliff(Flow):
 
     def decode(self, z):
         return self.inside.decode(z)
+
+
+def build_noise_flow(levels=3, dtype=torch.float64, scale=0.05):
+    flow = NoiseFlow([4, *[2] * (levels - 1)], [8] * levels, [2, *[1] * (levels - 1)], embedding=16)
+    flow = flow.to(dtype).requires_grad_(False)
+    flow.initialize(smooth_images(8, 32).to(dtype))
+    generator = torch.Generator().manual_seed(0)
+    for p in flow.parameters():
+        p += scale * torch.randn(p.shape, generator=generator, dtype=torch.float64).to(dtype)
+    return flow
+
+
+def smooth_images(count, side, seed=0):
+    """Smooth random color images in [0, 1]: neighbors agree, so there is something to know about them."""
+    coarse = torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.interpolate(coarse, size=side, mode="bilinear")

@@ -1,4 +1,4 @@
-"""The documentation does what it says: tutorials run and print what stands there, examples hold, the site is whole."""
+"""The documentation does what it says: the README's example and the tutorials run, examples hold, the site is whole."""
 
 import doctest
 import importlib
@@ -15,6 +15,9 @@ import pytest
 from PIL import Image
 
 import aipo
+from aipo.images import read_image
+from aipo.images.metrics import psnr
+from aipo.images.samples import load
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -196,3 +199,22 @@ def test_every_test_that_keeps_a_promise_is_there():
                 assert f"def {name}(" in source, name
                 found += 1
     assert found > 25
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_ten_line_example(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(README), "exec"), {})
+    assert "done" in capsys.readouterr().out
+    restored = read_image(tmp_path / "restored.png")
+    assert psnr(restored[None], load("astronaut")[None]).item() > 28
+
+
+def test_every_local_link_exists():
+    targets = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    assert targets
+    for target in targets:
+        assert (README.parent / target).exists(), target

@@ -12,7 +12,7 @@ from aipo.engine import Engine
 from aipo.engine.engine import differentiate, exact_float32
 from aipo.engine.score import log_prob_and_score, score_function
 from aipo.flows import NoiseLevel
-from small_noise_flow import build_noise_flow
+from small_problem import build_noise_flow
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aipo.errors import InputError
 from aipo.flows import NoiseFlow
 from aipo.flows.any_size import COLORS, existence
-from small_noise_flow import build_noise_flow
+from small_problem import build_noise_flow
 
 # Even and odd sides, sides of one pixel, sides below the stride, color and gray.
 SHAPES = [(3, 8, 8), (3, 5, 7), (1, 6, 5), (1, 8, 8), (3, 1, 1), (1, 1, 9), (3, 9, 1), (3, 2, 3)]

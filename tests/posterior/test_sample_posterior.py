@@ -14,7 +14,7 @@ from aipo.noise import as_generator
 from aipo.posterior import sample_posterior
 from aipo.posterior.posterior import Posterior, student_quantile
 from aipo.priors import NoisePrior
-from small_noise_flow import build_noise_flow, smooth_images
+from small_problem import build_noise_flow, smooth_images
 
 VARIANCE, SIGMA, SHAPE = 0.04, 0.1, (3, 4, 4)
 OPERATORS = {

@@ -9,8 +9,7 @@ from aipo.errors import InputError
 from aipo.flows import NoiseFlow
 from aipo.priors import NoisePrior, Prior, most_likely, noise_prior
 from aipo.priors.files import load_prior_files, save_prior_files
-from small_noise_flow import build_noise_flow, smooth_images
-from small_problem import build_flow
+from small_problem import build_flow, build_noise_flow, smooth_images
 
 VARIANCE = 0.04
 

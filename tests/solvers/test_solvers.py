@@ -27,8 +27,7 @@ from aipo.solvers import LBFGS, Amortized, Anneal, Certified, FixedLambda, Follo
 from aipo.solvers.adam import Adam, AdamState
 from aipo.solvers.initial import MaximumLikelihood
 from aipo.solvers.solve import AtLambda
-from small_noise_flow import build_noise_flow
-from small_problem import SHAPE, Cliff, build_flow, make_problem, restricted
+from small_problem import SHAPE, Cliff, build_flow, build_noise_flow, make_problem, restricted
 
 SOLVERS = {
     "fixed": FixedLambda(30),
@@ -128,7 +127,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(flow, solver, tmp_path):
 KILL_ME = """
 import sys, time, torch
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/solvers"]
-from small_noise_flow import build_noise_flow
+from small_problem import build_noise_flow
 from small_problem import build_flow, make_problem
 from test_solvers import SOLVERS
 torch.set_num_threads(1)

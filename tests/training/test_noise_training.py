@@ -16,7 +16,7 @@ from aipo.training import Data, Settings, Trainer, fit, photos
 from aipo.training.objectives import KNEE, Denoising
 from aipo.training.optimizers import Muon, orthogonalized
 from aipo.training.photos import Photos, hold_out, list_photos, read_crops, with_patterns
-from small_noise_flow import build_noise_flow, smooth_images
+from small_problem import build_noise_flow, smooth_images
 
 TINY = {"couplings": [2, 2], "hidden": [8, 8], "blocks": [1, 1], "embedding": 8}
 
