@@ -1,4 +1,4 @@
-"""Continuation in the noise level for every operator and noise; at one level a noise prior is a prior like any other."""
+"""Continuation in the noise level, for every operator and noise; at one level a noise prior is a prior like any."""
 
 import math
 
