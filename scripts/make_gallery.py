@@ -1,6 +1,6 @@
 """Restore the free pictures in every task, and write the gallery: its pictures, its numbers and its table.
 
-python scripts/make_gallery.py [ENTRY...] # every task, the small prior: some minutes on two CPU cores
+python scripts/make_gallery.py [TASK...]  # all by default, the small prior: some minutes on two CPU cores
 python scripts/make_gallery.py --priors   # the figure that compares the embedded priors
 """
 
@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ SEED, NOISE_SEED, FACE_SEED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the gallery: the file's name, what people read, the task, and what `make_operator` needs for it."""
+    """One row of the table: its name, what people read, the task, and what `make_operator` needs for it."""
 
-    file: str
+    name: str
     title: str
     task: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -116,28 +117,27 @@ def sheet(path: Path, rows: list[tuple[str, Tensor, list[str]]], columns: tuple[
 
 
 def make_tasks(wanted: list[str]) -> None:
-    """Restore and draw the wanted entries; the table is made of what is kept of all of them."""
+    """Restore and draw the wanted tasks; the table is made of what is kept of all of them."""
     x, prior = pictures(), aipo.load_prior(DEFAULT_PRIOR)
-    for entry in ENTRIES:
-        if wanted and entry.file not in wanted:
+    for task, entries in groupby(ENTRIES, lambda entry: entry.task):
+        if wanted and task not in wanted:
             continue
-        shown, choice = restore(entry, x, prior)
-        before, after = decibels(shown, x), decibels(choice.result.x, x)
-        rows = [
-            ("truth", x, list(NAMES)),
-            ("measured", shown, [f"{v:.1f} dB" for v in before]),
-            ("restored", choice.result.x.clamp(0, 1), [f"{v:.1f} dB" for v in after]),
-        ]
-        sheet(DOCS / "gallery" / f"{entry.file}.png", rows)
-        keep(entry, before, after, choice.lam.tolist())
-        print(f"{entry.file}: {', '.join(choice.result.status)}", flush=True)
+        rows = [("truth", x, list(NAMES))]
+        for entry in entries:
+            shown, choice = restore(entry, x, prior)
+            before, after = decibels(shown, x), decibels(choice.result.x, x)
+            rows.append(("measured", shown, [f"{v:.1f} dB" for v in before]))
+            rows.append(("restored", choice.result.x.clamp(0, 1), [f"{v:.1f} dB" for v in after]))
+            keep(entry, before, after, choice.lam.tolist())
+            print(f"{entry.name}: {', '.join(choice.result.status)}", flush=True)
+        sheet(DOCS / "gallery" / f"{task}.png", rows)
     write_table()
 
 
 def keep(entry: Entry, before: list[float], after: list[float], lam: list[float]) -> None:
     kept = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     values = {"before": before, "after": after, "lam": lam}
-    kept[entry.file] = {name: [round(v, 2) for v in column] for name, column in values.items()}
+    kept[entry.name] = {name: [round(v, 2) for v in column] for name, column in values.items()}
     write_atomically(NUMBERS, json.dumps(kept, indent=1).encode())
 
 
@@ -146,7 +146,7 @@ def write_table() -> None:
     kept = json.loads(NUMBERS.read_text())
     lines = ["| task | " + " | ".join(NAMES) + " |", "|---" * (1 + len(NAMES)) + "|"]
     for entry in ENTRIES:
-        columns = kept.get(entry.file, {"before": [], "after": [], "lam": []})
+        columns = kept.get(entry.name, {"before": [], "after": [], "lam": []})
         cells = [
             f"{old:.1f} → **{new:.1f}** (lam {lam:.2f})"
             for old, new, lam in zip(columns["before"], columns["after"], columns["lam"], strict=True)
@@ -164,7 +164,7 @@ def write_table() -> None:
 def every_prior() -> None:
     x = pictures()[:1]
     names = ("celeba64-realnvp-small", "celeba64-realnvp", "celeba64-glow", "celeba64-tarflow")
-    chosen = [entry for entry in ENTRIES if entry.file in ("inpaint", "superres-4", "colorize")]
+    chosen = [entry for entry in ENTRIES if entry.name in ("inpaint", "superres-4", "colorize")]
     rows = []
     for entry in chosen:
         images, below = [x[0]], ["truth"]
@@ -175,24 +175,25 @@ def every_prior() -> None:
                 below.append(f"{decibels(shown, x)[0]:.1f} dB")
             images.append(choice.result.x[0].clamp(0, 1))
             below.append(f"{decibels(choice.result.x, x)[0]:.1f} dB")
-            print(entry.file, name, below[-1], flush=True)
-        rows.append((entry.file, torch.stack(images), below))
+            print(entry.name, name, below[-1], flush=True)
+        rows.append((entry.name, torch.stack(images), below))
     columns = ("", "measured", *(name.removeprefix("celeba64-") for name in names))
     sheet(DOCS / "gallery" / "priors.png", rows, columns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("entry", nargs="*", help=f"all by default: {', '.join(entry.file for entry in ENTRIES)}")
+    tasks = sorted({entry.task for entry in ENTRIES})
+    parser.add_argument("task", nargs="*", help=f"all by default: {', '.join(tasks)}")
     parser.add_argument("--priors", action="store_true", help="compare the priors instead")
     args = parser.parse_args()
-    unknown = set(args.entry) - {entry.file for entry in ENTRIES}
+    unknown = set(args.task) - set(tasks)
     if unknown:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     if args.priors:
         every_prior()
     else:
-        make_tasks(args.entry)
+        make_tasks(args.task)
 
 
 if __name__ == "__main__":
