@@ -5,7 +5,7 @@
 
 The best lam is found with the truth, on the automatic path (for SURE, which needs one grid for all images, on that
 grid's path). The run is kept under NAME in FILE, by default under the prior's name in results/choose.json. Runs with
-other --sigma are in results/choose-sigma.json, runs with other --evals in results/choose-evals.json.
+another --sigma, --evals or --images have names of their own there.
 """
 
 from __future__ import annotations

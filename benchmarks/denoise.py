@@ -7,6 +7,12 @@
 
 Noise is drawn per picture and level and is the same for all methods; it is not clipped. PSNR is of the clipped result,
 averaged over pictures. Rows go to a JSON file, one per picture, level and method.
+
+The weights of FFDNet and DnCNN come from a folder of the user's (their repositories state no license): one
+`.safetensors` each, layer i as `i.weight` and `i.bias`, 3x3 convolutions with ReLU between them.
+
+References: K. Zhang, W. Zuo, L. Zhang, "FFDNet", 2018; K. Zhang et al., "Beyond a Gaussian denoiser" (DnCNN), 2017;
+Y. Mäkinen, L. Azzari, A. Foi, "Collaborative filtering of correlated noise" (the `bm3d` package), 2020.
 """
 
 from __future__ import annotations
@@ -15,17 +21,20 @@ import argparse
 import json
 import platform
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from peers import Denoiser, bm3d, load_peers
+import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 import aipo
 from aipo.images import open_image
 
+Denoiser = Callable[[Tensor, float], Tensor]  # images (B, 3, H, W) and sigma -> images
 LEVELS = (15, 25, 50)  # of 255
 SIGMAS = (0.01, 0.03, 0.1, 0.2)
 SPEED_SHAPE = (3, 321, 481)
@@ -208,6 +217,53 @@ def work(flow: aipo.flows.NoiseFlow) -> float:
     return sum(
         p.numel() / 4 ** (i + 1) for i, level in enumerate(flow.levels) for p in level.parameters() if p.ndim == 4
     )
+
+
+class Layers:
+    """The convolutions of one file."""
+
+    def __init__(self, path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32):
+        tensors = load_file(path)
+        count = 1 + max(int(name.split(".")[0]) for name in tensors)
+        self.layers = [[tensors[f"{i}.{kind}"].to(device, dtype) for kind in ("weight", "bias")] for i in range(count)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for i, (weight, bias) in enumerate(self.layers):
+            x = F.conv2d(x, weight, bias, padding=1)
+            if i < len(self.layers) - 1:
+                x = F.relu(x)
+        return x
+
+
+class FFDNet(Layers):
+    def __call__(self, y: Tensor, sigma: float) -> Tensor:  # type: ignore[override]
+        height, width = y.shape[2:]
+        even = F.pad(y, (0, width % 2, 0, height % 2), mode="replicate")
+        small = F.pixel_unshuffle(even, 2)
+        level = torch.full_like(small[:, :1], sigma)
+        return F.pixel_shuffle(super().__call__(torch.cat([small, level], dim=1)), 2)[..., :height, :width]
+
+
+class DnCNN(Layers):
+    """Trained for one sigma, 25/255; it ignores the one it is given."""
+
+    def __call__(self, y: Tensor, sigma: float) -> Tensor:  # type: ignore[override]
+        return y - super().__call__(y)
+
+
+def load_peers(folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Denoiser]:
+    return {
+        "FFDNet": FFDNet(folder / "ffdnet_color.safetensors", device, dtype),
+        "DnCNN": DnCNN(folder / "dncnn_color_sigma25.safetensors", device, dtype),
+    }
+
+
+def bm3d(y: Tensor, sigma: float) -> Tensor:
+    """CBM3D with the package's defaults."""
+    import bm3d as package
+
+    images = [package.bm3d_rgb(image.permute(1, 2, 0).double().numpy(), sigma) for image in y]
+    return torch.stack([torch.from_numpy(image).permute(2, 0, 1).to(y) for image in images])
 
 
 if __name__ == "__main__":

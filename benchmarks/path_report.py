@@ -1,4 +1,4 @@
-"""The page docs/path-results.md and its figure, from what path.py, choose.py and operators.py left in results/.
+"""The page docs/path-results.md and its figure, from what path.py, choose.py and solvers.py left in results/.
 
 python benchmarks/path_report.py [--figure docs/path.png] > docs/path-results.md
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 from results import RESULTS, load_runs
 
+from aipo.choose import EVALS
+
 INTRODUCTION = """\
 # Results of the path solver and of the rules for lam
 
@@ -21,7 +23,7 @@ does each rule find? [method.md](method.md) explains both.
 
 `python benchmarks/path_report.py` prints this page from `results/path.json`, `results/choose.json` and
 `results/operators.json`. `benchmarks/path.py PRIOR TASK --precision fast`, `benchmarks/choose.py PRIOR --precision
-fast` and `benchmarks/operators.py` wrote those files. All losses are exact float32.
+fast` and `benchmarks/solvers.py --operators` wrote those files. All losses are exact float32.
 
 What came out:
 """
@@ -172,7 +174,7 @@ def rule_table(reports: list[dict[str, Any]]) -> None:
 def operator_table(report: dict[str, Any]) -> None:
     print(
         f"\nMean loss of two images after {report['evals']} evaluations at lam {report['lam']} "
-        f"(`benchmarks/operators.py`, two CPU cores, torch {report['torch']}, {report['date']}).\n"
+        f"(`benchmarks/solvers.py --operators`, two CPU cores, torch {report['torch']}, {report['date']}).\n"
     )
     print(row("prior", "operator", "plain L-BFGS", "FollowPath", "difference"))
     print(row(*["---"] * 5))
@@ -207,7 +209,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
-    paths, rules = load("path"), load("choose")
+    paths = load("path")
+    # On the test images, with the sigma of each task and the default number of evaluations.
+    rules = [
+        run for run in load("choose") if (run["images"], run["evaluations"]) == ("test", EVALS) and not run["sigma"]
+    ]
     operators = json.loads((RESULTS / "operators.json").read_text())
     print(INTRODUCTION)
     summary(paths, rules, operators)
