@@ -118,16 +118,8 @@ def choose_lambda(
         ('discrepancy', True)
     """
     rule = _checked_rule(problem, rule, lam)
-    sigma = torch.full((problem.batch,), torch.nan, dtype=problem.y.dtype, device=problem.y.device)
-    replaced = torch.zeros_like(sigma, dtype=torch.bool)
-    if isinstance(problem.noise, Gaussian):
-        sigma = problem.noise.variance(problem.y).sqrt()
-        if path is None and lam is None and not trust_sigma:
-            sigma, replaced = checked_sigma(problem)
-            if replaced.any():
-                if trust_sigma is None:
-                    _warn(problem, sigma, replaced)
-                problem = problem.with_noise(Gaussian(sigma))
+    trusted = path is not None or lam is not None or trust_sigma is True
+    problem, sigma, replaced = _with_checked_sigma(problem, trusted, warn=trust_sigma is None)
 
     def follow(problem: MapProblem, lambdas: list[float] | None) -> SolutionPath:
         return follow_path(problem, lambdas, evals=evals, progress=progress, callback=callback)
@@ -146,14 +138,29 @@ def choose_lambda(
     )
 
 
-def _warn(problem: MapProblem, sigma: Tensor, replaced: Tensor) -> None:
+def _with_checked_sigma(problem: MapProblem, trusted: bool, warn: bool) -> tuple[MapProblem, Tensor, Tensor]:
+    """The problem with the sigma to restore with, that sigma (NaN for other noise), and where it was replaced (B,)."""
+    if not isinstance(problem.noise, Gaussian):
+        sigma = torch.full((problem.batch,), torch.nan, dtype=problem.y.dtype, device=problem.y.device)
+        return problem, sigma, torch.zeros_like(sigma, dtype=torch.bool)
     given = problem.noise.variance(problem.y).sqrt()
+    if trusted:
+        return problem, given, torch.zeros_like(given, dtype=torch.bool)
+    sigma, replaced = checked_sigma(problem)
+    if not replaced.any():
+        return problem, sigma, replaced
+    if warn:
+        _warn(given, sigma, replaced)
+    return problem.with_noise(Gaussian(sigma)), sigma, replaced
+
+
+def _warn(given: Tensor, sigma: Tensor, replaced: Tensor) -> None:
     first = int(replaced.to(torch.int8).argmax())
     warnings.warn(
         f"sigma {given[first]:.3g} contradicts the measurement of image {first}, which says {sigma[first]:.3g}; "
         f"{int(replaced.sum())} of {len(sigma)} are replaced (trust_sigma=True keeps them)",
         SigmaWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

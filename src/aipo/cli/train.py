@@ -32,43 +32,46 @@ class Model(StrEnum):
         return self in (Model.photo, Model.photo_small)
 
 
+ModelOption = Annotated[
+    Model,
+    typer.Option(
+        help="What kind of flow, and how large. photo and photo-small take photographs as they are and learn every "
+        "noise level and size; face learns every noise level of images of one size; the others learn noiseless "
+        "images of one size."
+    ),
+]
+CropOption = Annotated[int, typer.Option(min=16, help="For photo and photo-small: side of the random crops in pixels.")]
+SizeOption = Annotated[int, typer.Option(min=16, help="For the other models: side of the images in pixels.")]
+MosaicsOption = Annotated[bool, typer.Option("--mosaics", help="The pictures are sheets of tiles, each an image.")]
+StartOption = Annotated[
+    str | None, typer.Option("--from", metavar="PRIOR", help="Begin with this prior, of the same model.")
+]
+ScoreWeightOption = Annotated[
+    float, typer.Option(min=0, help="For photo and face: weight of the denoising error beside the likelihood.")
+]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="Images per step.", show_default="128; photo 16, face 64")]
+NoiseOption = Annotated[
+    float, typer.Option(min=0, help="Gaussian noise on noiseless images (sigma, 0..1): a smoother prior.")
+]
+
+
 def train(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of pictures, or a .npy or .npz array.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The prior, a .safetensors file; its card goes beside it.")],
-    model: Annotated[
-        Model,
-        typer.Option(
-            help="What kind of flow, and how large. photo and photo-small take photographs as they are and learn every "
-            "noise level and size; face learns every noise level of images of one size; the others learn noiseless "
-            "images of one size."
-        ),
-    ] = Model.realnvp_small,
+    model: ModelOption = Model.realnvp_small,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time, schedule finished.")] = None,
     steps: Annotated[int | None, typer.Option(help="Or stop after so many steps.")] = None,
-    crop: Annotated[
-        int, typer.Option(min=16, help="For photo and photo-small: side of the random crops in pixels.")
-    ] = 192,
-    size: Annotated[int, typer.Option(min=16, help="For the other models: side of the images in pixels.")] = 64,
-    mosaics: Annotated[
-        bool,
-        typer.Option("--mosaics", help="The pictures are sheets of tiles, each an image."),
-    ] = False,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="PRIOR", help="Begin with this prior, of the same model.")
-    ] = None,
+    crop: CropOption = 192,
+    size: SizeOption = 64,
+    mosaics: MosaicsOption = False,
+    start: StartOption = None,
     bits: Annotated[int, typer.Option(min=1, max=8, help="Bits per value that a model of noiseless images has.")] = 5,
-    score_weight: Annotated[
-        float, typer.Option(min=0, help="For photo and face: weight of the denoising error beside the likelihood.")
-    ] = 1.0,
+    score_weight: ScoreWeightOption = 1.0,
     val: Annotated[Path | None, typer.Option(help="Validation images.", show_default="some training images")] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Images per step.", show_default="128; photo 16, face 64")
-    ] = None,
+    batch: BatchOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.001; tarflow 0.0005")] = None,
     ema: Annotated[float, typer.Option(min=0, max=1, help="Decay of the averaged weights, per step.")] = 0.999,
-    noise: Annotated[
-        float, typer.Option(min=0, help="Gaussian noise on noiseless images (sigma, 0..1): a smoother prior.")
-    ] = 0.0,
+    noise: NoiseOption = 0.0,
     weight_decay: Annotated[float, typer.Option(min=0, help="Of the networks' matrices.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is random.")] = 0,
     every: Annotated[float, typer.Option(min=1, help="Seconds between validations and checkpoints.")] = 60.0,
@@ -111,5 +114,4 @@ def train(
     if as_json:
         print_json(card)
     elif not quiet:
-        metrics = ", ".join(f"{name} {value}" for name, value in card["metrics"].items())
-        print_line(f"{out}: {metrics}")
+        print_line(f"{out}: " + ", ".join(f"{name} {value}" for name, value in card["metrics"].items()))

@@ -36,7 +36,7 @@ def freeze_net(net: Net, dtype: torch.dtype, row_scale: Tensor, ops: ModuleType)
         return FrozenResidualNet.of(net, dtype, row_scale, ops)
     if isinstance(net, ConvNet):
         if dtype == torch.float16 and ops is not elementwise:
-            from aipo.engine.kernels.rows import RowsConvNet
+            from aipo.engine.kernels.fused import RowsConvNet
 
             return RowsConvNet(net, dtype, row_scale)
         return FrozenConvNet(net, dtype, row_scale, ops)
