@@ -158,7 +158,7 @@ def test_half_precision_touches_only_the_networks(name, x):
     torch.testing.assert_close(flow.log_prob(x), exact, atol=0, rtol=0)
 
 
-def test_initialize_standardises_activations():
+def test_initialize_standardizes_activations():
     flow = RealNVP(SHAPE, couplings=[2, 2], hidden=[8, 8])
     images = 0.3 + 0.05 * torch.randn(64, *SHAPE)
     flow.initialize(images)

@@ -59,11 +59,13 @@ def bench_run(
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Minutes after which nothing new begins.")] = None,
     chunk: Annotated[int, typer.Option(min=1, help="How many images are solved together.")] = 50,
-    keep: Annotated[int, typer.Option(min=0, help="Keep the restorations of so many images of each split.")] = 0,
+    keep: Annotated[int, typer.Option(min=0, help="Keep the restorations of this many images of each split.")] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Keep losses over evaluations, for a figure.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
     precision: Annotated[str, typer.Option(help="exact, or fast on a GPU.")] = "exact",
-    seed: Annotated[int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Of everything random.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Seed of everything that is random.")
+    ] = 0,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

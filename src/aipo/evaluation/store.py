@@ -3,8 +3,8 @@
 While a run goes on, each cell (a chunk of images, solved by one method) has its own file in `rows/`, and its trace, if
 one is kept, in `traces/`. A file's name says what it holds and ends in a hash of the settings: the run's, the method's,
 the prior's weights and the images. So a finished cell is recognized by its name, and a run with other settings never
-meets the rows of this one. What else numbers depend on, the experiments above all, is not to be changed without
-counting up `FORMAT`. A file that turns out to be damaged is measured again by the next run.
+meets the rows of this one. Whoever changes what else the numbers depend on, the experiments above all, must count up
+`FORMAT`. A file that turns out to be damaged is measured again by the next run.
 
 To publish, `Store.pack` gathers all cells in `rows.parquet` and all traces in `traces.json.gz`. Both forms are read,
 also side by side: a run goes on in a packed folder.

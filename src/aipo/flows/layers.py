@@ -122,9 +122,9 @@ class AffineCoupling(nn.Module):
 
 
 class GaussianSplit(nn.Module):
-    """Half of the channels leave as latents, standardised by a mean and scale predicted from the half that stays.
+    """Half of the channels leave as latents, standardized by a mean and scale predicted from the half that stays.
 
-    z = (b - mean(a)) * exp(-log_std(a)): with the standardisation inside, every latent is N(0, 1) and G(0) is the
+    z = (b - mean(a)) * exp(-log_std(a)): with the standardization inside, every latent is N(0, 1) and G(0) is the
     mode of each conditional.
     """
 

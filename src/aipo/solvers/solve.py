@@ -77,7 +77,7 @@ class AtLambda(Solver[S, Result]):
 
 
 class WithoutLambda(Solver[S, R]):
-    """A solver whose options say everything: it has lam of its own, or has no use for one."""
+    """A solver that is given no lam: it follows a grid of its own, or needs none."""
 
     def init(self, problem: MapProblem, x0: Tensor) -> S:
         """The first state."""

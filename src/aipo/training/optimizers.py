@@ -1,6 +1,6 @@
 """How weights are updated: AdamW, or Muon for the convolutions of a noise flow and Adam for the rest of it.
 
-Muon replaces the momentum of a matrix by the nearest orthogonal one, so that all its directions move alike.
+Muon replaces the momentum of a matrix by the nearest orthogonal one, so that all its directions move equally far.
 
 Reference: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024,
 https://kellerjordan.github.io/posts/muon/
@@ -61,11 +61,11 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             # Kernels of one shape are one batch of matrices.
-            alike: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    alike[p.shape].append(p)
-            for params in alike.values():
+                    by_shape[p.shape].append(p)
+            for params in by_shape.values():
                 self._update(params, **{k: v for k, v in group.items() if k != "params"})
 
     def _update(self, params: list[Tensor], lr: Tensor, momentum: float, weight_decay: float) -> None:
