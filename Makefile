@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install locked audit demo app test test-attacks test-app test-browser check docs format clean
+.PHONY: install locked audit demo app test test-attacks test-app test-browser test-wheel check docs format clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +27,10 @@ test-app: $(VENV)/.installed-browser-tests
 # The app in a real browser: needs Chromium, as `chromium` on the PATH or named by $CHROMIUM.
 test-browser: $(VENV)/.installed-browser-tests
 	$(BIN)/pytest tests/web/browser
+
+# The wheel, installed where nothing else is, restores a picture.
+test-wheel:
+	PYTHON=$(PYTHON) scripts/check_wheel.sh
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -70,4 +74,4 @@ audit:
 	$(VENV)-audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
