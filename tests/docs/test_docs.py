@@ -57,7 +57,8 @@ class TestTutorials:
     def test_every_task_has_one(self):
         from aipo.restore.tasks import TASKS
 
-        assert {page.stem for page in tutorials.pages()} == {*TASKS, "python"}
+        # A page is made by running it, so it needs an embedded prior that can do the task.
+        assert {page.stem for page in tutorials.pages()} == {*(t.name for t in TASKS.values() if t.faces), "python"}
 
     def test_no_picture_is_left_over(self):
         shown = {name for page in tutorials.pages() for name in tutorials.pictures(page.read_text())}

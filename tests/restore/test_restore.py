@@ -99,8 +99,22 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
         assert (record["sigma"], record["sigma_from"], record["noise_gain"]) == (0.1, "given", 1.0)
         assert record["target_chi2"] == choice.target[i].item()
         assert record["settings"] == dict.fromkeys(
-            ["fit", "mask", "mask_color", "factor", "kernel", "blur", "matrix", "seed"]
+            [
+                "fit",
+                "mask",
+                "mask_color",
+                "factor",
+                "kernel",
+                "blur",
+                "motion",
+                "pattern",
+                "matrix",
+                "seed",
+                "format",
+                "quality",
+            ]
         ) | {
+            "anyway": False,
             "task": "denoise",
             "sigma": 0.1,
             "trust_sigma": False,
@@ -274,16 +288,16 @@ class Recorder:
 
 
 def test_of_pictures_solved_together_only_the_bad_one_fails(tmp_path, prior, pictures, monkeypatch):
-    import aipo.restore.run
+    import aipo.restore.face_restorer
 
-    bad, solve = read_image(pictures[0]), aipo.restore.run.solve
+    bad, solve = read_image(pictures[0]), aipo.restore.face_restorer.solve
 
     def refuse(problem, *others):
         if any(torch.equal(y, bad) for y in problem.y):
             raise aipo.InputError("the astronaut cannot be solved")
         return solve(problem, *others)
 
-    monkeypatch.setattr(aipo.restore.run, "solve", refuse)
+    monkeypatch.setattr(aipo.restore.face_restorer, "solve", refuse)
     third = tmp_path / "third.png"
     third.write_bytes(pictures[1].read_bytes())
     settings = Settings("denoise", str(prior), sigma=0.1, lam=0.1)
@@ -628,9 +642,9 @@ def test_a_run_that_died_while_writing_is_no_obstacle(tmp_path, prior, pictures)
 
 
 def test_more_pictures_than_are_solved_together(tmp_path, prior, pictures, monkeypatch):
-    import aipo.restore.run
+    from aipo.restore.face_restorer import FaceRestorer
 
-    monkeypatch.setattr(aipo.restore.run, "CHUNK", 2)
+    monkeypatch.setattr(FaceRestorer, "together", 2)
     names = [tmp_path / f"{i}.png" for i in range(5)]
     for i, name in enumerate(names):
         name.write_bytes(pictures[i % 2].read_bytes())

@@ -14,7 +14,7 @@ from aipo.cli import corrupt as corrupting
 from aipo.cli import restore as command
 from aipo.errors import InputError
 from aipo.images.windows import FITS
-from aipo.restore.operators import damaging_operator, make_operator
+from aipo.restore.operators import damaging_operator, make_operator, mosaic_mask
 from aipo.restore.settings import SOLVERS, Settings
 from aipo.restore.tasks import TASKS, Damage
 
@@ -30,6 +30,8 @@ EXAMPLES = [
     ("superres", {"factor": 4}, operators.SuperResolution, (3, 4, 4)),
     ("deblur", {"kernel": KERNEL}, operators.Blur, SHAPE),
     ("deblur", {"blur": 1.2}, operators.Blur, SHAPE),
+    ("deblur", {"motion": (5.0, 30.0)}, operators.Blur, SHAPE),
+    ("demosaic", {"pattern": "grbg"}, operators.Inpainting, SHAPE),
     ("colorize", {}, operators.Grayscale, (1, 16, 16)),
     ("sense", {"measurements": 7, "seed": 3}, operators.CompressedSensing, (7,)),
     ("sense", {"matrix": MATRIX}, operators.CompressedSensing, (5,)),
@@ -74,6 +76,7 @@ def test_a_clean_image_can_be_damaged_by_every_task(task):
         "inpaint": operators.Inpainting.random_blocks(SHAPE, 0.5, 8, seed=3),
         "superres": operators.SuperResolution(SHAPE, 4),
         "deblur": operators.Blur.gaussian(SHAPE, 2.0),
+        "demosaic": operators.Inpainting(mosaic_mask(SHAPE, "rggb")),
         "colorize": operators.Grayscale(SHAPE),
         "sense": operators.CompressedSensing(SHAPE, 9, seed=3),
     }[task]
@@ -99,6 +102,14 @@ def test_what_is_given_is_used():
     assert torch.equal(make_operator("sense", SHAPE, measurements=7, seed=3).matrix, own.matrix)
 
 
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "grbg", "gbrg"])
+def test_a_mosaic_has_the_colors_that_its_pattern_names(pattern):
+    mask = mosaic_mask((3, 5, 7), pattern)
+    assert (mask.sum(0) == 1).all()
+    for i, color in enumerate(pattern):
+        assert mask["rgb".index(color), i // 2, i % 2] == mask["rgb".index(color), 2 + i // 2, 4 + i % 2] == 1
+
+
 def test_a_kernel_keeps_the_brightness():
     flat = torch.full((1, *SHAPE), 0.6)
     assert torch.allclose(make_operator("deblur", SHAPE, kernel=KERNEL).A(flat), flat, atol=1e-6)
@@ -110,7 +121,8 @@ def test_a_kernel_keeps_the_brightness():
         ("sharpen", {}, "sharpen"),
         ("inpaint", {}, "mask"),
         ("superres", {}, "factor"),
-        ("superres", {"factor": 3}, "factor is 3"),
+        ("superres", {"factor": 5}, "factor is 5"),
+        ("demosaic", {"pattern": "rgbg"}, "pattern is rgbg"),
         ("superres", {"factor": 8}, "factor is 8"),
         ("deblur", {}, "kernel"),
         ("deblur", {"blur": 1.0, "kernel": KERNEL}, "not both"),

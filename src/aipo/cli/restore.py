@@ -19,7 +19,7 @@ from aipo.cli.common import (
     exit_if_failed,
 )
 from aipo.cli.terminal import RestoreBar, complain, print_json, print_line, print_table
-from aipo.restore.tasks import FACTORS, TASKS
+from aipo.restore.tasks import FACTORS, PATTERNS, TASKS
 
 if TYPE_CHECKING:
     from aipo.restore.run import Job, Outcome
@@ -75,13 +75,33 @@ MaskColor = Annotated[
 Factor = Annotated[
     int | None,
     typer.Option(
-        help=f"For superres: enlarge {' or '.join(map(str, FACTORS))} times.", show_default="from the picture's size"
+        help=f"For superres: enlarge {' or '.join(map(str, FACTORS))} times.",
+        show_default="from the picture's size; 2 for a whole photograph",
     ),
 ]
 Blur = Annotated[float | None, typer.Option(help="For deblur: width of a Gaussian blur, in pixels.")]
+Motion = Annotated[
+    str | None, typer.Option(metavar="LENGTH,ANGLE", help="For deblur: or a straight motion, in pixels and degrees.")
+]
 Kernel = Annotated[
     Path | None, typer.Option(readable=False, help="For deblur: or the kernel, a .npy array or a gray picture.")
 ]
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        help="For demosaic: colors of the upper left 2x2 pixels, row by row.",
+        show_default=PATTERNS[0],
+        **choices("pattern", PATTERNS),
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="png|jpg|...", help="For whole photographs: format of the results.", show_default="that of each picture"
+    ),
+]
+Quality = Annotated[int | None, typer.Option(help="Of JPEG, WebP and AVIF results, 1 to 100.", show_default="95")]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Do also what looks like a mistake.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="For sense: seed of a random matrix.")]
 Matrix = Annotated[Path | None, typer.Option(readable=False, help="For sense: or the matrix, a .npy array (m, n).")]
 Lam = Annotated[
@@ -113,12 +133,17 @@ def restore(
     mask_color: MaskColor = None,
     factor: Factor = None,
     blur: Blur = None,
+    motion: Motion = None,
     kernel: Kernel = None,
+    pattern: Pattern = None,
     seed: Seed = None,
     matrix: Matrix = None,
     lam: Lam = "auto",
     prior: PriorOption = DEFAULT_PRIOR,
     solver: Solver = "path",
+    format: Format = None,
+    quality: Quality = None,
+    anyway: Anyway = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: Verbose = False,
@@ -152,8 +177,13 @@ def restore(
         factor=factor,
         kernel=kernel,
         blur=blur,
+        motion=motion,
+        pattern=pattern,
         matrix=matrix,
         seed=seed,
+        format=format,
+        quality=quality,
+        anyway=anyway,
     )
     job, outcome = prepare(images, out, settings), Outcome()
     with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
@@ -202,9 +232,9 @@ def _print_json(job: Job, outcome: Outcome) -> None:
 
 def _print_table(job: Job, outcome: Outcome) -> None:
     from aipo.restore.outputs import REPORT
-    from aipo.restore.page import table
+    from aipo.restore.page import PHOTO_COLUMNS, table
 
-    print_table(*table(outcome.records, COLUMNS))
+    print_table(*table(outcome.records, PHOTO_COLUMNS if job.settings.whole else COLUMNS))
     if any(record.sigma_from == "estimated" for record in outcome.records):
         print_line("sigma was estimated from each picture; give --sigma if you know it.")
     if job.listing.skipped:

@@ -123,6 +123,8 @@ def corrupt(arguments: Sequence[Path], out: Path, how: Corruption) -> Corrupted:
             if how.added_sigma
             else operator.A(x[None])[0]
         )
+        if how.task == "demosaic":
+            y = y.sum(0, keepdim=True)  # a sensor sees one color at each pixel
         ending, content = _encoded(y, how.floats)
         ending = f".{how.task}{ending}"
         target = out / (fitting_stem(path.stem, ending, out) + ending)
@@ -132,7 +134,7 @@ def corrupt(arguments: Sequence[Path], out: Path, how: Corruption) -> Corrupted:
     made = list(files)
     options: list[str | Path] = ["--task", how.task, "--sigma", f"{how.added_sigma or LEAST_SIGMA:g}"]
     options += _needed(how, out, next(iter(operators.values())), files)
-    if TASKS[how.task].input == "image" and shapes != {(3, how.size, how.size)}:
+    if TASKS[how.task].faces and TASKS[how.task].input == "image" and shapes != {(3, how.size, how.size)}:
         # The priors can restore the face in a photo. A known blur would change if the photo were scaled.
         options += ["--fit", "crop" if how.task == "deblur" else "align"]
     with FolderLock(out) as lock:
@@ -180,6 +182,8 @@ def _needed(how: Corruption, out: Path, operator: LinearOperator, files: dict[Pa
         return ["--factor", str(how.damage.factor)]
     if how.task == "deblur":
         return ["--kernel", how.kernel] if how.kernel else ["--blur", f"{how.damage.blur:g}"]
+    if how.task == "demosaic":
+        return ["--pattern", how.damage.pattern]
     if how.task == "sense":
         return ["--seed", str(how.seed)]
     return []

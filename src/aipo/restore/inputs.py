@@ -72,7 +72,7 @@ class Reader:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.task = TASKS[settings.task]
-        self.shape = settings.loaded_prior.image_shape
+        self.shape = settings.face_prior.image_shape
         self._operators: dict[object, LinearOperator] = {}
 
     def read(self, path: Path) -> MeasuredImage:

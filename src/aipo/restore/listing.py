@@ -11,7 +11,7 @@ from aipo.images import SUFFIXES
 
 __all__ = ["Listing", "list_images"]
 
-RESULTS = (".restored.png", ".face.png", ".strip.png")  # of an earlier run; not to be restored again
+RESULTS = (".restored", ".face", ".strip")  # ends of the stems of earlier results; not to be restored again
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def list_images(arguments: Sequence[Path], others: Sequence[Path] = ()) -> Listi
             path
             for path in names
             if path.suffix.lower() in SUFFIXES
-            and not path.name.endswith(RESULTS)
+            and not path.stem.endswith(RESULTS)
             and os.path.realpath(path) not in used
         ]
         listing.images.extend(path for path in found if path not in seen)

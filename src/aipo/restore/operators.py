@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Generator, Tensor
 
 from aipo.errors import InputError
 from aipo.operators import Blur, CompressedSensing, Denoising, Grayscale, Inpainting, LinearOperator, SuperResolution
-from aipo.restore.tasks import FACTORS, Damage, Task, task_named
+from aipo.restore.tasks import FACTORS, PATTERNS, Damage, Task, task_named
 
-__all__ = ["damaging_operator", "make_operator"]
+__all__ = ["blur_kernel", "damaging_operator", "make_operator", "mosaic_mask"]
 
 # How to ask for an argument of `make_operator`.
 ASKED_FOR = {
@@ -18,6 +19,8 @@ ASKED_FOR = {
     "factor": f"a factor by which to enlarge, {' or '.join(map(str, FACTORS))}",
     "kernel": "the kernel of the blur",
     "blur": "the width of a Gaussian blur in pixels",
+    "motion": "length and angle of a motion blur",
+    "pattern": "the pattern of the colors",
     "measurements": "the number of measurements",
     "matrix": "the sensing matrix",
     "seed": "the seed of a random matrix",
@@ -32,6 +35,8 @@ def make_operator(
     factor: int | None = None,
     kernel: Tensor | None = None,
     blur: float | None = None,
+    motion: tuple[float, float] | None = None,
+    pattern: str | None = None,
     measurements: int | None = None,
     matrix: Tensor | None = None,
     seed: int | Generator | None = None,
@@ -43,6 +48,8 @@ def make_operator(
         factor: superres: one of `FACTORS`; the image at hand is (C, H / factor, W / factor).
         kernel: deblur: (kh, kw), at most the image's size; divided by its sum, so that brightness stays.
         blur: deblur: or the standard deviation of a Gaussian kernel, in pixels.
+        motion: deblur: or length and angle of a straight motion, in pixels and degrees.
+        pattern: demosaic: one of `PATTERNS`.
         measurements: sense: how many; by default the number of rows of `matrix`.
         matrix: sense: (measurements, C * H * W).
         seed: sense: or the seed of a random matrix, as in `CompressedSensing`.
@@ -57,6 +64,8 @@ def make_operator(
         "factor": factor,
         "kernel": kernel,
         "blur": blur,
+        "motion": motion,
+        "pattern": pattern,
         "measurements": measurements,
         "matrix": matrix,
         "seed": seed,
@@ -69,7 +78,9 @@ def make_operator(
         case "superres":
             return _super_resolution(shape, given["factor"])
         case "deblur":
-            return Blur.gaussian(shape, blur) if blur is not None else Blur(shape, _normalized(given["kernel"]))
+            return Blur(shape, blur_kernel(shape, kernel, blur, motion))
+        case "demosaic":
+            return Inpainting(mosaic_mask(shape, given["pattern"]))
         case "sense":
             return _compressed_sensing(shape, **given)
         case "colorize":
@@ -87,9 +98,32 @@ def damaging_operator(task: str, shape: tuple[int, int, int], damage: Damage, se
     arguments: dict[str, dict[str, Any]] = {
         "superres": {"factor": damage.factor},
         "deblur": {"blur": damage.blur},
+        "demosaic": {"pattern": damage.pattern},
         "sense": {"measurements": damage.measurements, "seed": seed},
     }
     return make_operator(task, shape, **arguments.get(task, {}))
+
+
+def blur_kernel(
+    shape: tuple[int, int, int], kernel: Tensor | None, blur: float | None, motion: tuple[float, float] | None
+) -> Tensor:
+    """The kernel (kh, kw) of a blur for images of `shape`, of sum 1; exactly one of the others is given."""
+    if kernel is not None:
+        return _normalized(kernel)
+    if motion is not None:
+        return Blur.motion(shape, *motion).kernel
+    assert blur is not None
+    return Blur.gaussian(shape, blur).kernel
+
+
+def mosaic_mask(shape: tuple[int, int, int], pattern: str) -> Tensor:
+    """Which colors a camera's sensor sees (3, H, W): one at each pixel."""
+    if pattern not in PATTERNS:
+        raise InputError(f"pattern is {pattern}; it must be {' or '.join(PATTERNS)}")
+    mask = torch.zeros(shape)
+    for i, color in enumerate(pattern):
+        mask["rgb".index(color), i // 2 :: 2, i % 2 :: 2] = 1
+    return mask
 
 
 def _check_needs(task: Task, given: set[str]) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import unicodedata
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from aipo.errors import InputError
 from aipo.files import fitting_stem, write_atomically
 from aipo.images.reading import existing_file
 from aipo.report.html import is_report
-from aipo.restore.record import Record
+from aipo.restore.record import NOISE_LEVELS, Record
 from aipo.restore.strip import strip_shows
 
 __all__ = ["KINDS", "REPORT", "Outputs", "check_targets"]
@@ -32,13 +32,18 @@ WRITING = "being written"
 
 
 class Outputs:
-    """The files of one image in the output folder."""
+    """The files of one image in the output folder.
 
-    def __init__(self, image: Path, out: Path):
-        self.image = image
-        self.name = fitting_stem(image.stem, max((f".{kind}.png" for kind in KINDS), key=len), out)
+    Arguments:
+        ending: of the restored image; the others are PNG.
+    """
+
+    def __init__(self, image: Path, out: Path, ending: str = ".png"):
+        self.image, self.out = image, out
+        endings = {kind: f".{kind}{ending if kind == 'restored' else '.png'}" for kind in KINDS}
+        self.name = fitting_stem(image.stem, max(endings.values(), key=len), out)
         self.record_file = out / f"{self.name}.json"
-        self.targets = {kind: out / f"{self.name}.{kind}.png" for kind in KINDS}
+        self.targets = {kind: out / f"{self.name}{end}" for kind, end in endings.items()}
 
     @property
     def files(self) -> list[Path]:
@@ -58,9 +63,13 @@ class Outputs:
             return None
         written = {kind: path for kind, path in self.targets.items() if path.name in record.files}
         intact = all(_sha256(path) == record.files[path.name] for path in written.values())
-        if not intact or not {"restored", "strip"} <= set(written) or len(written) < len(record.files):
+        if not intact or "restored" not in written or len(written) < len(record.files):
             return None
-        if not strip_shows(written["strip"], len(record.tiles), written.get("face", written["restored"])):
+        if record.rule != NOISE_LEVELS and "strip" not in written:
+            return None
+        if "strip" in written and not strip_shows(
+            written["strip"], len(record.tiles), written.get("face", written["restored"])
+        ):
             return None
         # That run may have been started in another folder, and have named the files from there.
         return self._with_paths(replace(record, picture=str(self.image)), written)
@@ -81,6 +90,7 @@ class Outputs:
 
     def write(self, images: Mapping[str, bytes], record: Record) -> Record:
         """Write PNG files by kind, then the record, completed with their names. Older files of other kinds go."""
+        earlier = self._earlier() or {"files": {}}
         hashes = {self.targets[kind].name: hashlib.sha256(png).hexdigest() for kind, png in images.items()}
         record = self._with_paths(replace(record, files=hashes), images)
         # Should the run end between two files, the next one must know that they are ours.
@@ -91,6 +101,10 @@ class Outputs:
         for kind, target in self.targets.items():
             if kind not in images:
                 target.unlink(missing_ok=True)  # `check` has seen that it is ours
+        for name, sha256 in earlier["files"].items():
+            # Of another format, for example.
+            if name not in hashes and (self.out / name).name == name and _sha256(self.out / name) == sha256:
+                (self.out / name).unlink()
         return record
 
     def _with_paths(self, record: Record, written: Container[str]) -> Record:
@@ -112,11 +126,14 @@ class Outputs:
         write_atomically(self.record_file, (json.dumps(document, indent=2) + "\n").encode())
 
 
-def check_targets(images: Sequence[Path], out: Path, others: Sequence[Path]) -> list[tuple[list[Path], str]]:
+def check_targets(
+    images: Sequence[Path], out: Path, others: Sequence[Path], ending: Callable[[Path], str] = lambda image: ".png"
+) -> list[tuple[list[Path], str]]:
     """Refuse what would overwrite an input, another result or something of the user's, before any work is done.
 
     Arguments:
         others: files besides the images that are read.
+        ending: of the restored image of a file.
 
     Returns:
         Images whose results cannot be written, and why, in a line that names them; the others can be restored.
@@ -128,7 +145,7 @@ def check_targets(images: Sequence[Path], out: Path, others: Sequence[Path]) -> 
         raise InputError(f"cannot create the folder {out}: a file has that name; choose another --out")
     by_name: dict[str, list[Outputs]] = {}
     for image in images:
-        outputs = Outputs(image, out)
+        outputs = Outputs(image, out, ending(image))
         # Some file systems do not tell upper from lower case, or one way to write an accent from another.
         by_name.setdefault(unicodedata.normalize("NFC", outputs.name.casefold()), []).append(outputs)
     report = out / REPORT

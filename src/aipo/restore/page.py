@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aipo.errors import InputError
-from aipo.images import open_image
+from aipo.images.photograph import read_photograph
 from aipo.report.curves import Curve
 from aipo.report.html import Figure, Section, write_report
 from aipo.restore.outputs import REPORT
-from aipo.restore.record import Record
+from aipo.restore.record import NOISE_LEVELS, Record
 from aipo.restore.settings import Settings
 from aipo.restore.strip import read_strip
 from aipo.restore.tasks import TASKS
 
-__all__ = ["COLUMNS", "rounded", "table", "write_page"]
+__all__ = ["COLUMNS", "PHOTO_COLUMNS", "rounded", "table", "write_page"]
 
 LARGEST = 768  # pixels along a side of a photo in the report; the file beside it has them all
 
@@ -30,6 +30,11 @@ EXPLANATION = (
     "some of the noise. Much less means that the restoration still follows the noise, more than 1 that it has lost "
     "detail. The seconds are those of all pictures that were solved together."
 )
+PHOTO_EXPLANATION = (
+    "sigma is the noise that was found in a picture or assumed, for values in 0..1. The evaluations are those of the "
+    "prior, for each pixel."
+)
+PHOTO_COLUMNS = ("picture", "status", "sigma", "evaluations", "seconds")
 PATH_EXPLANATION = (
     "\n\nBelow each picture you see it restored with a growing weight λ of the prior. Too little leaves the noise, too "
     "much loses detail. The marked one was chosen without knowing the true picture."
@@ -82,7 +87,9 @@ def write_page(
     intro += "".join(PATH_EXPLANATION + RULE_EXPLANATION.get(rule, "") for rule in sorted(rules))
     sections = [Section("Not restored", text="\n\n".join(reason for _, reason in failed))] if failed else []
     sections += [_section(record) for record in records]
-    sections.append(Section("Numbers", text=EXPLANATION, table=table(records)))
+    whole = all(record.rule == NOISE_LEVELS for record in records)
+    numbers = table(records, PHOTO_COLUMNS) if whole else table(records)
+    sections.append(Section("Numbers", text=PHOTO_EXPLANATION if whole else EXPLANATION, table=numbers))
     shown = {key.replace("_", " "): value for key, value in settings.record.items() if value is not None}
     write_report(out / REPORT, "Restored pictures", intro, sections, shown, command)
 
@@ -92,6 +99,10 @@ def _section(record: Record) -> Section:
     name = Path(record.picture).name
     facts = f"sigma {rounded(record.sigma, 3)}{SIGMA_FROM[record.sigma_from]}."
     facts += "".join(f" {note[:1].upper()}{note[1:]}." for note in record.notes)
+    if record.rule == NOISE_LEVELS:
+        pair = _whole(record)
+        sliders = [(Figure(f"{name}, before", pair[0]), Figure(f"{name}, restored", pair[1]))] if pair else []
+        return Section(name, text=facts, sliders=sliders)
     measurement, restorations = read_strip(record)
     measured = Figure(f"{name}, as measured", measurement)
     if not record.done:
@@ -137,13 +148,13 @@ def _chosen(record: Record, value: float | None) -> tuple[float, float] | None:
 
 def _whole(record: Record) -> tuple[Tensor, Tensor] | None:
     """The photo before and after, small enough for a page; None if only a part was kept, or the photo is gone."""
-    if record.face is None or record.restored is None:
+    if record.restored is None or (record.face is None and record.rule != NOISE_LEVELS):
         return None
     try:
-        images = [open_image(path, noisy=True).x.expand(3, -1, -1) for path in (record.picture, record.restored)]
+        images = [read_photograph(path).x.expand(3, -1, -1).clamp(0, 1) for path in (record.picture, record.restored)]
     except InputError:
         return None
-    scale = min(1.0, LARGEST / max(images[0].shape[1:]))
-    size = [max(1, round(side * scale)) for side in images[0].shape[1:]]
+    scale = min(1.0, LARGEST / max(images[1].shape[1:]))
+    size = [max(1, round(side * scale)) for side in images[1].shape[1:]]
     before, after = (F.interpolate(x[None], size, mode="bilinear", antialias=True)[0] for x in images)
     return before, after

@@ -13,7 +13,9 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from aipo.errors import InputError
 
-__all__ = ["ImageResult", "PathPoint", "Record", "SigmaFrom", "Tile"]
+__all__ = ["NOISE_LEVELS", "ImageResult", "PathPoint", "Record", "SigmaFrom", "Tile"]
+
+NOISE_LEVELS = "noise levels"
 
 SigmaFrom = Literal["given", "estimated", "assumed", "corrected"]
 
@@ -93,10 +95,10 @@ class Record(ImageResult):
         sigma: noise of the measurement, for values in [0,1].
         sigma_from: whether sigma was given, estimated from the picture, assumed for the task, or given and corrected.
         noise_gain: the factor by which fitting the picture to the prior changed the noise; contained in sigma.
-        rule: how lam was chosen; "fixed" if it was given.
+        rule: how lam was chosen; "fixed" if it was given, "noise levels" if a whole photograph was restored without.
         target_chi2: the chi2 that the rule "discrepancy" aims at; None for the others.
         path: what is known at each lam; None if lam was given.
-        tiles: what NAME.strip.png shows after the measurement, from left to right.
+        tiles: what NAME.strip.png, if there is one, shows after the measurement, from left to right.
         notes: what was changed, or should be known.
         seconds: wall time of all images that were solved together.
         batch: how many there were.
@@ -124,6 +126,8 @@ class Record(ImageResult):
     files: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.rule == NOISE_LEVELS:
+            return  # which needs no lam, and has no strip
         if sum(tile.chosen for tile in self.tiles) != self.done:
             raise InputError(f"the record's status is {self.status}, which its tiles contradict; the file is damaged")
         if self.done and (self.lam is None or (self.path is not None and self.lam <= 0)):

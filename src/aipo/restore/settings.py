@@ -17,14 +17,16 @@ import aipo
 from aipo.choose.lam import RULES
 from aipo.errors import InputError
 from aipo.images import read_kernel, read_mask, read_numbers
+from aipo.images.photograph import ENDINGS
 from aipo.images.windows import FITS
 from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
+from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior
-from aipo.priors.zoo import load_flow_prior
+from aipo.priors.zoo import load_prior
 from aipo.restore.command import command_line
-from aipo.restore.operators import make_operator
-from aipo.restore.tasks import FACTORS, TASKS, task_named
+from aipo.restore.operators import blur_kernel, make_operator
+from aipo.restore.tasks import FACTORS, PATTERNS, TASKS, task_named
 from aipo.solvers import LBFGS, Amortized, FixedLambda
 from aipo.solvers.solve import AtLambda
 
@@ -48,7 +50,8 @@ class Settings:
 
     Arguments:
         task: one of `aipo.restore.tasks.TASKS`.
-        prior: the name of an embedded prior, or a .safetensors file.
+        prior: the name of an embedded prior, or a .safetensors file. One for images of any size restores whole
+            photographs, see `whole`.
         sigma: the noise, for values in [0,1]; None for the task's default.
         trust_sigma: whether a sigma that the image contradicts is used all the same.
         lam: a number, or one of `LAM_RULES`, by which each image gets its own.
@@ -61,8 +64,13 @@ class Settings:
         factor: superres: how many times to enlarge; None for the factor that gives the prior's size.
         kernel: deblur: a .npy array or a gray image.
         blur: deblur: or the standard deviation of a Gaussian kernel, in pixels.
+        motion: deblur: or length and angle of a straight motion, "LENGTH,ANGLE", in pixels and degrees.
+        pattern: demosaic: one of `PATTERNS`; None for the first.
         matrix: sense: a .npy array (m, n).
         seed: sense: or the seed of a random one.
+        format: for whole photographs: the ending of the results, such as png; None for that of each input.
+        quality: of JPEG, WebP and AVIF, 1 to 100.
+        anyway: do also what looks like a mistake.
 
     Raises:
         InputError: an option cannot be used, or not in this task. Files are read by `load`.
@@ -80,13 +88,23 @@ class Settings:
     factor: int | None = None
     kernel: Path | None = None
     blur: float | None = None
+    motion: str | None = None
+    pattern: str | None = None
     matrix: Path | None = None
     seed: int | None = None
+    format: str | None = None
+    quality: int | None = None
+    anyway: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", _checked_lam(self.lam, self.solver))
         if self.sigma is not None:
             Gaussian(self.sigma)  # refuses what cannot be a standard deviation
+            if 1 < self.sigma <= 255 and not self.anyway:
+                raise InputError(
+                    f"--sigma is {self.sigma:g}, on a scale where white is 1; did you mean {self.sigma:g}/255 = "
+                    f"{self.sigma / 255:.3f}? (--anyway takes it as it is)"
+                )
         self._check_options()
         self._check_fit()
 
@@ -103,6 +121,13 @@ class Settings:
             raise InputError(f"--task {task.name} needs {' or '.join(map(flag, task.options))}")
         if self.factor is not None and self.factor not in FACTORS:
             raise InputError(f"--factor is {self.factor}; it must be {' or '.join(map(str, FACTORS))}")
+        if self.pattern is not None and self.pattern not in PATTERNS:
+            raise InputError(f"--pattern is {self.pattern}; it must be {' or '.join(PATTERNS)}")
+        if self.format is not None and f".{self.format}" not in ENDINGS:
+            raise InputError(f"--format is {self.format}; it must be one of {', '.join(e[1:] for e in ENDINGS)}")
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise InputError(f"--quality is {self.quality}; it must be from 1 to 100")
+        self.straight_motion  # noqa: B018 - refuses what cannot be one
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise InputError(f"--seed is {self.seed}; it must be from 0 to 2^63 - 1")
 
@@ -118,9 +143,49 @@ class Settings:
             raise InputError(f"--fit {self.fit} would change the blur; use --fit crop with --task deblur")
 
     @cached_property
-    def loaded_prior(self) -> Prior:
+    def loaded_prior(self) -> Prior | NoisePrior:
         """The prior itself; `InputError` if there is none of that name."""
-        return load_flow_prior(self.prior)
+        return load_prior(self.prior)
+
+    @property
+    def face_prior(self) -> Prior:
+        """The prior, for images of one size."""
+        assert isinstance(self.loaded_prior, Prior)
+        return self.loaded_prior
+
+    @property
+    def photo_prior(self) -> NoisePrior:
+        """The prior, for whole photographs."""
+        assert isinstance(self.loaded_prior, NoisePrior)
+        return self.loaded_prior
+
+    @property
+    def whole(self) -> bool:
+        """Whether whole photographs are restored, at their own size, rather than images of the prior's size."""
+        return isinstance(self.loaded_prior, NoisePrior)
+
+    @property
+    def straight_motion(self) -> tuple[float, float] | None:
+        """`motion` as numbers."""
+        if self.motion is None:
+            return None
+        try:
+            length, angle = (float(part) for part in self.motion.split(","))
+        except ValueError:
+            raise InputError(f"--motion is {self.motion}; give length and angle, such as 9,45") from None
+        if not (1 <= length <= 1000 and math.isfinite(angle)):
+            raise InputError(f"--motion is {self.motion}; the length must be 1 to 1000 pixels, the angle a number")
+        return length, angle
+
+    def ending(self, image: Path) -> str:
+        """The ending of the restored image of a file."""
+        if not self.whole:
+            return ".png"
+        return f".{self.format}" if self.format else image.suffix.lower()
+
+    def kernel_for(self, shape: tuple[int, int, int]) -> Tensor:
+        """deblur: the kernel (kh, kw), for images of this shape."""
+        return blur_kernel(shape, self.files.get("kernel"), self.blur, self.straight_motion)
 
     @cached_property
     def files(self) -> dict[str, Tensor]:
@@ -138,7 +203,11 @@ class Settings:
         Raises:
             InputError: a file cannot be used, or does not go with the prior.
         """
-        shape = self.loaded_prior.image_shape
+        self._check_prior()
+        if self.whole:
+            self.files  # noqa: B018 - reads them
+            return
+        shape = self.face_prior.image_shape
         if self.mask is not None and self.fit is None and self.files["mask"].shape[1:] != shape[1:]:
             height, width = self.files["mask"].shape[1:]
             raise InputError(
@@ -157,7 +226,26 @@ class Settings:
         """The operator, from the options and what is known from an image: its factor or number of measurements."""
         options: dict[str, Any] = {name: value for name, value in self.files.items() if name != "mask"}
         options |= {name: value for name in ("blur", "seed") if (value := getattr(self, name)) is not None}
-        return make_operator(self.task, self.loaded_prior.image_shape, **options, **known)
+        if self.straight_motion:
+            options["motion"] = self.straight_motion
+        return make_operator(self.task, self.face_prior.image_shape, **options, **known)
+
+    def _check_prior(self) -> None:
+        """Refuse options that do not go with the prior."""
+        task, name = TASKS[self.task], self.loaded_prior.name
+        if not self.whole:
+            if not task.faces:
+                raise InputError(f"--task {task.name} needs a prior for photographs of any size, not {name}")
+            for option in ("format", "quality"):
+                if getattr(self, option) is not None:
+                    raise InputError(f"{flag(option)} is for whole photographs; {name} restores 64x64 pixels")
+            return
+        if not task.whole:
+            raise InputError(f"--task {task.name} needs a prior that knows one kind of picture, not {name}")
+        if self.fit is not None:
+            raise InputError(f"--fit is for priors of one size; {name} restores the whole picture, leave it out")
+        if self.lam != "auto" or self.solver != "path":
+            raise InputError(f"--lam and --solver are for priors of one size; {name} needs neither, leave them out")
 
     @cached_property
     def record(self) -> dict[str, str | bool | float | None]:

@@ -24,7 +24,7 @@ def make_problem(items: Sequence[MeasuredImage], settings: Settings) -> MapProbl
     """The problem of images that share an operator; each keeps its own sigma."""
     sigmas = {item.sigma for item in items}
     noise = Gaussian(sigmas.pop() if len(sigmas) == 1 else torch.tensor([item.sigma for item in items]))
-    return MapProblem(settings.loaded_prior, items[0].operator, noise, torch.stack([item.y for item in items]))
+    return MapProblem(settings.face_prior, items[0].operator, noise, torch.stack([item.y for item in items]))
 
 
 def solve(problem: MapProblem, settings: Settings, share: Callable[[float], None]) -> tuple[Result, Choice | None]:

@@ -11,9 +11,10 @@ from typing import Literal
 
 from aipo.errors import InputError
 
-__all__ = ["FACTORS", "TASKS", "Damage", "Task", "task_named"]
+__all__ = ["FACTORS", "PATTERNS", "TASKS", "Damage", "Task", "task_named"]
 
-FACTORS = (2, 4)  # by which a picture can be enlarged
+FACTORS = (2, 3, 4)  # by which a picture can be enlarged
+PATTERNS = ("rggb", "bggr", "grbg", "gbrg")  # colors of the upper left 2x2 pixels of a mosaic, row by row
 ADDED_SIGMA = 0.1  # noise for a clean picture, if the task assumes none
 
 
@@ -30,6 +31,8 @@ class Task:
         options: how a person states them to `aipo restore`. At most one of these may be given.
         option_required: whether one of `options` must be given. Otherwise the picture itself can tell.
         input: what is restored: an image of the prior's size, a smaller one, or a vector of measurements.
+        whole: whether a prior for images of any size can do it to a whole photograph.
+        faces: whether a prior of 64x64 faces can do it.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Task:
     options: tuple[str, ...] = ()
     option_required: bool = False
     input: Literal["image", "small image", "vector"] = "image"
+    whole: bool = True
+    faces: bool = True
 
     @property
     def added_sigma(self) -> float:
@@ -55,8 +60,17 @@ TASKS: dict[str, Task] = {
         Task("denoise", "Denoising", "Noise", None),
         Task("inpaint", "Inpainting", "Missing parts", 0.02, (("mask",),), ("mask", "mask_color")),
         Task("superres", "Super-resolution", "Too few pixels", 0.01, (("factor",),), ("factor",), input="small image"),
-        Task("deblur", "Deblurring", "Blur", 0.02, (("kernel", "blur"),), ("blur", "kernel"), option_required=True),
-        Task("colorize", "Colorization", "No color", 0.02),
+        Task(
+            "deblur",
+            "Deblurring",
+            "Blur",
+            0.02,
+            (("kernel", "blur", "motion"),),
+            ("blur", "motion", "kernel"),
+            option_required=True,
+        ),
+        Task("demosaic", "Demosaicing", "One color per pixel", 0.01, (("pattern",),), ("pattern",), faces=False),
+        Task("colorize", "Colorization", "No color", 0.02, whole=False),
         Task(
             "sense",
             "Compressed sensing",
@@ -66,6 +80,7 @@ TASKS: dict[str, Task] = {
             ("matrix", "seed"),
             option_required=True,
             input="vector",
+            whole=False,
         ),
     )
 }
@@ -80,6 +95,7 @@ class Damage:
         block: inpaint: side of the missing blocks, in pixels.
         factor: superres: how many times smaller the picture gets, one of `FACTORS`.
         blur: deblur: standard deviation of the Gaussian kernel, in pixels.
+        pattern: demosaic: one of `PATTERNS`.
         measurements: sense: number of random projections.
     """
 
@@ -87,6 +103,7 @@ class Damage:
     block: int = 4
     factor: int = 2
     blur: float = 1.5
+    pattern: str = "rggb"
     measurements: int = 2000
 
 

@@ -1,0 +1,88 @@
+"""Restore whole photographs, one at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from aipo.errors import InputError
+from aipo.files import FolderLock, is_storage_error
+from aipo.restore.job import Restorer
+from aipo.restore.outputs import Outputs
+from aipo.restore.photos import MeasuredPhoto, read_measured
+from aipo.restore.record import NOISE_LEVELS, Record
+from aipo.restore.whole import FinishedTiles, restore_whole
+
+__all__ = ["PhotoRestorer"]
+
+TILES = ".aipo-tiles-"  # folders in the output folder with the tiles of pictures that are not finished
+
+
+class PhotoRestorer(Restorer):
+    """Reads, restores and writes one photograph after the other; an interrupt costs at most a tile."""
+
+    def records(self, images: Sequence[Path], lock: FolderLock) -> Iterator[Record]:
+        for image in images:
+            if image not in self.missing:
+                continue
+            try:
+                item = read_measured(image, self.job.settings)
+                self._say(item)
+                lock.acquire()
+                yield self._restore(item)
+                self.reached += 1
+            except (InputError, OSError) as error:
+                if isinstance(error, OSError) and is_storage_error(error):
+                    raise
+                text = str(error)
+                self.fail(image, text if text.startswith(f"{image}: ") else f"{image}: {text}")
+
+    def clear(self) -> None:
+        for folder in self.job.out.glob(f"{TILES}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _restore(self, item: MeasuredPhoto) -> Record:
+        settings, start = self.job.settings, time.perf_counter()
+        key = json.dumps([settings.record, item.sha256], sort_keys=True)
+        finished = FinishedTiles(self.job.out / f"{TILES}{hashlib.sha256(key.encode()).hexdigest()[:16]}")
+        x, evaluations = restore_whole(settings.photo_prior, item.whole, share=self.solving, finished=finished)
+        outputs = Outputs(item.path, self.job.out, settings.ending(item.path))
+        record = self._record(item, x, evaluations, round(time.perf_counter() - start, 3))
+        record = outputs.write({"restored": item.encode(x, settings)}, record)
+        shutil.rmtree(finished.folder, ignore_errors=True)
+        self.watcher.say(f"{record.picture}: {record.status}, {record.evaluations} evaluations")
+        return record
+
+    def _record(self, item: MeasuredPhoto, x: Tensor, evaluations: int, seconds: float) -> Record:
+        return Record(
+            status="done",
+            lam=None,
+            loss=None,
+            D=None,
+            P=None,
+            chi2=None,
+            evaluations=evaluations,
+            picture=str(item.path),
+            picture_sha256=item.sha256,
+            sigma=item.whole.sigma,
+            sigma_from=item.sigma_from,
+            noise_gain=1.0,
+            rule=NOISE_LEVELS,
+            target_chi2=None,
+            path=None,
+            tiles=(),
+            notes=item.notes,
+            seconds=seconds,
+            batch=1,
+            settings=self.job.settings.record,
+        )
+
+    def _say(self, item: MeasuredPhoto) -> None:
+        notes = "".join(f"; {note}" for note in item.notes)
+        self.watcher.say(f"{item.path}: sigma {item.whole.sigma:.4f}, {item.sigma_from}{notes}")
