@@ -1,0 +1,48 @@
+"""Measurements and a physics as a `MapProblem`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aipo.integrations.deepinv.noise import noise_of
+from aipo.integrations.deepinv.physics import NonlinearPhysics, OperatorPhysics
+from aipo.noise import Noise
+from aipo.operators import Operator, from_physics
+from aipo.operators.from_physics import pack
+from aipo.problem import MapProblem
+
+__all__ = ["operator_of", "problem_of"]
+
+CHANNELS = (1, 3)  # of the images that a noise prior knows
+
+
+def problem_of(
+    y: Any,
+    physics: Any,
+    prior: Any,
+    noise: Noise | None = None,
+    image_shape: tuple[int, int, int] | None = None,
+) -> MapProblem:
+    """What deepinv writes as (y, physics), with a prior.
+
+    Arguments:
+        y: measurements of the physics, a tensor or a list of them.
+        prior: anything that `MapProblem` takes.
+        noise: by default that of the physics.
+        image_shape: (C, H, W), where the physics does not say it.
+    """
+    packed = pack(y)
+    operator = operator_of(physics, y, image_shape)
+    return MapProblem(prior, operator, noise or noise_of(physics.noise_model, len(packed)), packed)
+
+
+def operator_of(physics: Any, y: Any, image_shape: tuple[int, int, int] | None = None) -> Operator:
+    """The operator of a physics; of a linear one the shape of the images is that of its adjoint."""
+    if isinstance(physics, OperatorPhysics | NonlinearPhysics):
+        return physics.operator
+    if image_shape is None and callable(getattr(physics, "A_adjoint", None)):
+        back = physics.A_adjoint(y)
+        image_shape = tuple(back.shape[1:])
+        if image_shape[0] == 2 and any(kind.__name__ == "MRIMixin" for kind in type(physics).__mro__):
+            image_shape = (1, *image_shape[1:])  # real images
+    return from_physics(physics, image_shape)
