@@ -20,7 +20,8 @@ from results import RESULTS, save_run, short_name
 from torch import Tensor
 
 import aipo
-from aipo.choose.lam import EVALS, RULES, _crossing
+from aipo.choose import EVALS, RULES
+from aipo.choose.rules import crossing
 from aipo.evaluation.protocol import EXPERIMENTS
 from aipo.images.metrics import psnr
 from aipo.training.dataset import load_images
@@ -37,7 +38,7 @@ def best_psnr(path: aipo.SolutionPath, truth: Tensor) -> Tensor:
 
 def choose(problem: aipo.MapProblem, rule: str, path: aipo.SolutionPath, evals: int) -> aipo.Choice:
     if rule == MOROZOV:
-        lam = _crossing(path.lam, path.chi2(problem), torch.ones_like(path.lam[:, 0]))
+        lam = crossing(path.lam, path.chi2(problem), torch.ones_like(path.lam[:, 0]))
         return aipo.choose_lambda(problem, "fixed", lam=lam, path=path)
     return aipo.choose_lambda(problem, rule, path=path, evals=evals)
 
