@@ -19,10 +19,11 @@ from aipo.cli.common import (
     exit_if_failed,
 )
 from aipo.cli.terminal import RestoreBar, complain, print_json, print_line, print_table
+from aipo.errors import InputError
 from aipo.restore.tasks import FACTORS, PATTERNS, TASKS
 
 if TYPE_CHECKING:
-    from aipo.restore.run import Job, Outcome
+    from aipo.restore.run import Job, Outcome, Spread
 
 __all__ = ["restore"]
 
@@ -119,6 +120,13 @@ Solver = Annotated[
         **choices("solver", SOLVERS),
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that share the pictures.", show_default="by cores and memory"),
+]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS|auto", help="Share the pictures among the machines of a Ray cluster.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say what is done to each picture.")]
 
 
@@ -144,6 +152,8 @@ def restore(
     format: Format = None,
     quality: Quality = None,
     anyway: Anyway = False,
+    jobs: Jobs = None,
+    ray: Ray = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: Verbose = False,
@@ -187,7 +197,7 @@ def restore(
     )
     job, outcome = prepare(images, out, settings), Outcome()
     with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
-        _run(job, bar, outcome)
+        _run(job, bar, outcome, _spread(jobs, ray, len(job.listing.images)))
     if outcome.records and as_json:
         _print_json(job, outcome)
     elif outcome.records and not quiet:
@@ -205,13 +215,28 @@ def _exit_if_failed(outcome: Outcome) -> None:
         raise typer.Exit(1)
 
 
-def _run(job: Job, bar: RestoreBar, outcome: Outcome) -> None:
+def _spread(jobs: int | None, ray: str | None, pictures: int) -> Spread | None:
+    """Who shares the work; None if this process does it alone."""
+    from functools import partial
+
+    from aipo.integrations.spread import Processes, fitting_processes, spread
+    from aipo.integrations.spread_ray import Cluster
+
+    if ray is not None:
+        if jobs is not None:
+            raise InputError("--jobs and --ray cannot go together; leave one out")
+        return partial(spread, machines=Cluster(ray))
+    count = fitting_processes(pictures) if jobs is None else jobs
+    return partial(spread, machines=Processes(count)) if count > 1 else None
+
+
+def _run(job: Job, bar: RestoreBar, outcome: Outcome, spread: Spread | None) -> None:
     from aipo.restore.run import run
 
     for path in job.listing.skipped:
         bar.say(f"{path}: skipped, not a picture")
     try:
-        run(job, bar, outcome)
+        run(job, bar, outcome, spread)
     except KeyboardInterrupt:
         done = f"{outcome.done} of {len(job.listing.images)} pictures are restored"
         raise KeyboardInterrupt(f"{done}; run the same command again for the others") from None

@@ -29,9 +29,11 @@ from typing import Any, Protocol
 
 from aipo.errors import InputError
 
-__all__ = ["Answer", "Machines", "Outcome", "Processes", "Team", "attempt", "spread"]
+__all__ = ["Answer", "Machines", "Outcome", "Processes", "Team", "attempt", "fitting_processes", "spread"]
 
 TRIES = 2  # of a piece whose process dies
+# What a process is worth starting for, as it takes some seconds and has its own copy of everything.
+CORES, MEMORY, PIECES = 2, 2 * 2**30, 8
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,12 @@ class Processes:
             yield team
         finally:
             team.stop()
+
+
+def fitting_processes(pieces: int) -> int:
+    """How many processes are worth starting for so many pieces, of this machine's cores and memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MEMORY
+    return max(1, min(_cores() // CORES, memory // MEMORY, pieces // PIECES))
 
 
 @dataclass(eq=False)

@@ -160,4 +160,5 @@ def _noise(y: Tensor, observed: Tensor | None, settings: Settings, notes: list[s
             sigma = brightness
     if sigma < 1.05 * low:
         notes.append("hardly any noise was found")
-    return max(low, min(sigma, high)), "estimated"
+    # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
+    return float(f"{max(low, min(sigma, high)):.3g}"), "estimated"

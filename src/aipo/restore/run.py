@@ -7,19 +7,25 @@ with one image stops none of the others, and what is finished stays, whatever ha
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from aipo.files import FolderLock
 from aipo.restore.face_restorer import FaceRestorer
 from aipo.restore.job import Job, Outcome, Restorer, Watcher
-from aipo.restore.listing import list_images
+from aipo.restore.listing import Listing, list_images
 from aipo.restore.outputs import Outputs, check_targets
 from aipo.restore.page import write_page
 from aipo.restore.photo_restorer import PhotoRestorer
+from aipo.restore.record import Record
 from aipo.restore.settings import Settings
 
-__all__ = ["Job", "Outcome", "Watcher", "prepare", "run"]
+__all__ = ["Job", "Outcome", "Watcher", "prepare", "restore_piece", "run"]
+
+# A function and the arguments of many calls of it -> what became of each: index, value, failure.
+Spread = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
 
 
 def prepare(arguments: Sequence[Path], out: Path, settings: Settings) -> Job:
@@ -40,11 +46,15 @@ def prepare(arguments: Sequence[Path], out: Path, settings: Settings) -> Job:
     return Job(arguments, out, settings, listing)
 
 
-def run(job: Job, watcher: Watcher, outcome: Outcome | None = None) -> Outcome:
+def run(job: Job, watcher: Watcher, outcome: Outcome | None = None, spread: Spread | None = None) -> Outcome:
     """Restore all images, a few at a time, and write their results and the report.
 
     An image that could not be solved gets a record with its status, but no restoration. One that an equal run has
     already restored is left as it is. On an interrupt what is finished is in place, in `outcome` and in the report.
+
+    Arguments:
+        spread: computes pieces elsewhere, in other processes for example, see `aipo.integrations.spread`. The files
+            are the same.
 
     Raises:
         InputError: another process writes to the output folder, or nobody can.
@@ -52,21 +62,19 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None) -> Outcome:
     start = time.perf_counter()
     outcome = Outcome() if outcome is None else outcome
     outcome.failed += job.listing.failed
-    settings = job.settings
-    known = {
-        image: Outputs(image, job.out, settings.ending(image)).finished(settings.record) for image in job.listing.images
-    }
+    settings, images = job.settings, job.listing.images
+    known = {image: Outputs(image, job.out, settings.ending(image)).finished(settings.record) for image in images}
     missing = {image for image, record in known.items() if record is None}
-    kind: type[Restorer] = PhotoRestorer if settings.whole else FaceRestorer
-    restorer = kind(job, watcher, outcome, missing)
+    restorer = _restorer(job, watcher, outcome, missing)
     outcome.resumed = len(known) - len(missing)
     watcher.begin(len(missing))
+    groups = [images[first : first + restorer.together] for first in range(0, len(images), restorer.together)]
     with FolderLock(job.out) as lock:
         try:
-            for first in range(0, len(known), restorer.together):
-                for record in restorer.records(job.listing.images[first : first + restorer.together], lock):
-                    known[Path(record.picture)] = record
-                watcher.reached(restorer.reached)
+            for record in (
+                _here(restorer, groups, lock) if spread is None else _elsewhere(restorer, groups, lock, spread)
+            ):
+                known[Path(record.picture)] = record
             restorer.clear()
         finally:
             # An interrupt comes by here too: the report shows what is finished.
@@ -74,5 +82,70 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None) -> Outcome:
             outcome.seconds = time.perf_counter() - start
             if outcome.records:
                 lock.acquire()
-                write_page(job.out, outcome.records, outcome.failed, job.settings, job.command)
+                write_page(job.out, outcome.records, outcome.failed, settings, job.command)
     return outcome
+
+
+def _restorer(job: Job, watcher: Watcher, outcome: Outcome, missing: set[Path]) -> Restorer:
+    return (PhotoRestorer if job.settings.whole else FaceRestorer)(job, watcher, outcome, missing)
+
+
+def _here(restorer: Restorer, groups: Sequence[list[Path]], lock: FolderLock) -> Iterator[Record]:
+    for group in groups:
+        yield from restorer.records(group, lock)
+        restorer.watcher.reached(restorer.reached)
+
+
+def _elsewhere(restorer: Restorer, groups: Sequence[list[Path]], lock: FolderLock, spread: Spread) -> Iterator[Record]:
+    job, outcome = restorer.job, restorer.outcome
+    wanted = [(group, [image for image in group if image in restorer.missing]) for group in groups]
+    pieces = [(job.settings, job.out, group, missing) for group, missing in wanted if missing]
+    if pieces:
+        lock.acquire()  # for all who work on them
+    for done in spread(restore_piece, pieces):
+        *_, missing = pieces[done.index]
+        if done.failure is None:
+            records, failed = done.value
+        else:
+            records, failed = [], [(image, f"{image}: {done.failure}") for image in missing]
+        outcome.failed += failed
+        yield from records
+        restorer.reached += len(missing)
+        restorer.watcher.reached(restorer.reached)
+    place = {image: i for i, image in enumerate(job.listing.images)}
+    outcome.failed.sort(key=lambda entry: place.get(entry[0], -1))  # as they would have come one after the other
+
+
+def restore_piece(
+    settings: Settings, out: Path, images: list[Path], missing: list[Path]
+) -> tuple[list[Record], list[tuple[Path, str]]]:
+    """Restore images that belong together, in a process whose parent holds the folder's lock.
+
+    Returns:
+        The records of those that were missing, and why others failed.
+    """
+    job, outcome = Job(images, out, _ready(settings), Listing(images)), Outcome()
+    records = list(_restorer(job, _Nobody(), outcome, set(missing)).records(images, _Locked(out)))
+    return records, outcome.failed
+
+
+@lru_cache(maxsize=1)
+def _ready(settings: Settings) -> Settings:
+    """The same settings, always as the same object, which keeps the prior and the files it has read."""
+    return settings
+
+
+class _Nobody:
+    """Watches a piece of work."""
+
+    def begin(self, total: int) -> None: ...
+
+    def reached(self, images: float) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class _Locked(FolderLock):
+    """A lock that somebody else holds for us."""
+
+    def acquire(self) -> None: ...

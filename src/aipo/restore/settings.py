@@ -108,6 +108,10 @@ class Settings:
         self._check_options()
         self._check_fit()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What was read is read again where they arrive.
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
     def _check_options(self) -> None:
         task = task_named(self.task)
         for other in TASKS.values():
