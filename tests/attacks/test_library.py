@@ -21,8 +21,10 @@ from aipo.flows import Glow, NoiseFlow, RealNVP
 from aipo.images import write_image
 from aipo.noise import Noise
 from aipo.priors import NoisePrior, Prior
+from aipo.priors.estimate_errors import EstimateErrors
 from aipo.priors.files import save_prior_files
 from aipo.solvers import LBFGS, Amortized, FixedLambda
+from aipo.transforms.spectrum import NUM_BANDS
 from small_problem import SHAPE, build_flow, build_noise_flow, make_problem, smooth_images
 
 
@@ -278,6 +280,21 @@ def test_sizes(saved, tmp_path, within, value):
         if key in card["config"]:
             changed = {**card, "config": {**card["config"], key: value}}
             assert attempt(tmp_path, weights, changed, within) == "refused" or value is True
+
+
+@pytest.mark.parametrize("key", ["surrogate", "errors"])
+@pytest.mark.parametrize(
+    "value", [7, "x", [1], {"levels": "x"}, {"mean": [None]}, {"levels": [10**400]}, {"mean": [[math.nan]]}, {"a": {}}]
+)
+def test_what_was_measured_of_a_prior(saved, tmp_path, within, key, value):
+    weights, card = saved
+    assert attempt(tmp_path, weights, {**card, key: value}, within) == "refused"
+
+
+@pytest.mark.parametrize("levels", [[], [0.1], [[]] * 8, [[0.1]] * 8, [0.1] * 8, [0.8, 0.7], [0, 1], [0.1, math.nan]])
+def test_levels_of_the_errors_of_an_estimate(levels):
+    variances = torch.full((len(levels), 3, NUM_BANDS), 1e-4).tolist()
+    refused(lambda: EstimateErrors.from_card({"levels": levels, "variances": variances}), "errors of the estimate")
 
 
 @pytest.mark.parametrize("depth", [20, 500, 100_000])

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import aipo
 from aipo.cli import app
+from aipo.flows import presets
+from aipo.training.photos import hold_out
 
 QUICK = ["--size", "16", "--batch", "4", "--steps", "2"]
 
@@ -92,17 +94,51 @@ WRONG_PICTURES = {
 }
 
 
-@pytest.mark.parametrize("model", ["realnvp-small", "photo-small"])
-@pytest.mark.parametrize("kind", WRONG_PICTURES)
-def test_pictures(tmp_path, kind, model):
+@pytest.fixture
+def folder(tmp_path):
     folder = tmp_path / "pictures"
     folder.mkdir()
     for i in range(3):
         (folder / f"good{i}.png").write_bytes(picture())
+    return folder
+
+
+@pytest.mark.parametrize("kind", WRONG_PICTURES)
+def test_pictures(folder, tmp_path, kind):
     (folder / "bad.png").write_bytes(WRONG_PICTURES[kind])
-    result = run(folder, "--out", tmp_path / "p.safetensors", "--model", model, "--crop", 16, *QUICK)
+    result = run(folder, "--out", tmp_path / "p.safetensors", "--model", "realnvp-small", *QUICK)
     refused(result, tmp_path)
     assert "bad.png" in result.stderr
+
+
+@pytest.mark.parametrize("kind", WRONG_PICTURES)
+def test_damaged_photographs_cost_no_other(folder, tmp_path, monkeypatch, kind):
+    """Whether it is one for training or for validation: there are seeds here for both."""
+    sizes = {"couplings": [2, 2], "hidden": [8, 8], "blocks": [1, 1], "embedding": 8}
+    monkeypatch.setitem(presets.NOISE_PRESETS, "photo-small", sizes)
+    (folder / "bad.png").write_bytes(WRONG_PICTURES[kind])
+    (folder / "good3.png").write_bytes(picture())
+    for i in range(6):
+        (folder / f"more{i}.png").write_bytes(picture())
+    held = [hold_out(sorted(folder.iterdir()), 2, seed)[1] for seed in (0, 1, 2, 3)]
+    assert len({any(path.name == "bad.png" for path in paths) for paths in held}) == 2
+    for seed in range(4):
+        out = tmp_path / f"p{seed}.safetensors"
+        result = run(
+            folder, "--out", out, "--model", "photo-small", "--crop", 16, "--seed", seed, *QUICK[2:], "--quiet"
+        )
+        assert (result.exit_code, result.stderr) == (1, "aipo: bad.png: damaged, and was left out\n")
+        assert aipo.load_prior(out).card["training"]["unreadable"] == ["bad.png"]
+
+
+def test_a_folder_of_damaged_photographs_is_refused(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for i, content in enumerate(WRONG_PICTURES.values()):
+        (tmp_path / "pictures" / f"{i}.png").write_bytes(content)
+    for crop in (16, 200):
+        result = run(tmp_path / "pictures", "--out", tmp_path / "p.safetensors", "--model", "photo-small",
+                     "--crop", crop, *QUICK[2:])  # fmt: skip
+        refused(result, tmp_path)
 
 
 WRONG_OPTIONS = [

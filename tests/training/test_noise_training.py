@@ -237,6 +237,16 @@ def test_killed_and_resumed_gives_the_same_weights(files, tmp_path):
         assert torch.equal(value, resumed.ema[name]), name
 
 
+def test_what_is_learned_does_not_depend_on_when_checkpoints_are_taken(files, tmp_path):
+    """The clock says when, and averages are rounded in them."""
+    often, once = make_trainer(files, steps=20), make_trainer(files, steps=20)
+    often.run(every=0.0, checkpoint=tmp_path / "often.safetensors")
+    once.run(every=1e9, checkpoint=tmp_path / "once.safetensors")
+    assert len(often.progress.history) > len(once.progress.history) == 1
+    for name, value in often.ema.items():
+        assert torch.equal(value, once.ema[name]), name
+
+
 def test_a_checkpoint_of_the_largest_prior_is_small(files, tmp_path):
     sizes = presets.NOISE_PRESETS["photo"]
     trainer = Trainer(flow := NoiseFlow(**sizes), Photos(files, 32, 1, 0), settings(batch=1), objective=Denoising(flow))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aipo.cli.common import JsonOption, QuietOption
-from aipo.cli.terminal import TrainingBar, print_json, print_line
+from aipo.cli.terminal import TrainingBar, complain, print_json, print_line
 
 __all__ = ["train"]
 
@@ -83,7 +83,9 @@ def train(
     """Train a prior of your own on a folder of images.
 
     Uses a GPU if there is one, and several under torchrun. If it is stopped, the same command goes on where it was.
-    Besides the prior it writes a sheet of samples and the learning curve.
+    Besides the prior it writes a sheet of samples and the learning curve. A
+    damaged photograph costs no other: it is named at the end, and the exit code
+    is 1.
     """
     import torch
 
@@ -115,3 +117,8 @@ def train(
         print_json(card)
     elif not quiet:
         print_line(f"{out}: " + ", ".join(f"{name} {value}" for name, value in card["metrics"].items()))
+    unreadable = card["training"].get("unreadable", [])
+    for name in unreadable:
+        complain(f"{name}: damaged, and was left out")
+    if unreadable:
+        raise typer.Exit(1)

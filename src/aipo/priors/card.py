@@ -50,15 +50,14 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "architecture": (lambda v: _text(v) and v in ARCHITECTURES, f"one of {', '.join(ARCHITECTURES)}"),
     "config": (lambda v: isinstance(v, dict), "a dictionary"),
     "bits": (lambda v: _whole(v) and 0 <= v <= 16, "a whole number from 0 to 16"),
-    "offset": (
-        _number,
-        "a finite number",
-    ),
+    "offset": (_number, "a finite number"),
     "data": (_text, "text"),
     "license": (_text, "text"),
     "metrics": (lambda v: isinstance(v, dict), "a dictionary"),
     "sha256": (lambda v: _text(v) and len(v) == 64 and set(v) <= set(string.hexdigits), "64 hexadecimal digits"),
 }
+# A card may also have what was measured of the prior; otherwise it is measured when it is first needed.
+MEASURED = ("surrogate", "errors")
 
 
 def read_card(content: bytes, path: Path) -> dict[str, Any]:
@@ -90,6 +89,9 @@ def check_card(card: object, path: Path) -> None:
     for key, (fits, wanted) in FIELDS.items():
         if not fits(card[key]):
             raise InputError(f"{path}: the card's {key} is {_short(card[key])}; it must be {wanted}")
+    for key in MEASURED:
+        if not _is_measured(card.get(key)):
+            raise InputError(f"{path}: the card's {key} is {_short(card[key])}; it must be lists of numbers by name")
 
 
 def check_sizes(card: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
@@ -136,6 +138,11 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, list):
         return len(value) <= MAX_LEVELS and all(map(_is_plain, value))
     return _number(value) and abs(value) < 2**63
+
+
+def _is_measured(value: object) -> bool:
+    """Whether a value is absent, or lists of finite numbers by name."""
+    return value is None or (isinstance(value, dict) and all(map(_number, _flat(list(value.values())))))
 
 
 def _flat(value: Any) -> list[float]:

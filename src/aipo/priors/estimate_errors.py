@@ -36,7 +36,7 @@ class EstimateErrors:
         """Rebuild it from what `measure_errors` wrote."""
         try:
             levels, variances = (torch.tensor(entry[key], dtype=torch.float64) for key in ("levels", "variances"))
-            fits = variances.shape == (len(levels), COLORS, NUM_BANDS)
+            fits = levels.ndim == 1 and variances.shape == (len(levels), COLORS, NUM_BANDS)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"the prior's card has errors of the estimate that cannot be used ({error})") from None
         positive = all((v.isfinite() & (v > 0)).all() for v in (levels, variances))

@@ -26,7 +26,7 @@ from aipo.priors.surrogate import measure_surrogate
 from aipo.training.dataset import Source, Stack, load_images
 from aipo.training.distributed import start_distributed, stop_distributed
 from aipo.training.objectives import Denoising
-from aipo.training.photos import Photos, hold_out, list_photos, read_crops
+from aipo.training.photos import Photos, hold_out, list_photos, read_crops_if_possible
 from aipo.training.settings import Settings
 from aipo.training.trainer import Trainer
 
@@ -120,17 +120,20 @@ def _photos(data: Data, settings: Settings, device: torch.device) -> tuple[Photo
     """Photographs for training, and crops of others for validation."""
     if data.mosaics:
         raise InputError("a model of photographs takes photographs as they are, no mosaics")
-    files = list_photos(data.images, data.size)
+    unreadable: list[Path] = []
+    files = list_photos(data.images, data.size, unreadable)
     if data.validation is None:
         files, held = hold_out(files, min(HELD_OUT, len(files) // 10 + 1), settings.seed)
         if not files:
             raise InputError(f"{data.images}: training needs at least 2 photographs")
     else:
-        held = list_photos(data.validation, VALIDATION_SIDE)
+        held = list_photos(data.validation, VALIDATION_SIDE, unreadable)
     side = min(VALIDATION_SIDE, data.size)
     generator = torch.Generator().manual_seed(settings.seed)
-    crops = torch.cat([read_crops(path, side, VALIDATION_CROPS, generator) for path in held])
-    return Photos(files, data.size, settings.batch, settings.seed, device), crops
+    crops = torch.cat([read_crops_if_possible(path, side, VALIDATION_CROPS, generator, unreadable) for path in held])
+    if not len(crops):
+        raise InputError(f"none of the photographs for validation can be read: {', '.join(map(str, held[:5]))}")
+    return Photos(files, data.size, settings.batch, settings.seed, device, unreadable), crops
 
 
 def _stack(data: Data, device: torch.device) -> tuple[Stack, Tensor]:
@@ -155,6 +158,7 @@ def _facts(
         "images": len(source),  # type: ignore[arg-type]
         "size": data.size,
         **({} if start is None else {"started_from": str(start)}),
+        **({"unreadable": sorted(p.name for p in source.unreadable)[:100]} if isinstance(source, Photos) else {}),
         "steps_taken": progress.step,
         "minutes_taken": round(progress.seconds / 60, 2),
         "skipped_steps": progress.skipped,

@@ -32,15 +32,20 @@ SCALES = 3  # at which they are cut
 SMALLEST_SCALE = 0.4  # finer detail per pixel than a camera gives, as in pictures scaled for a screen
 
 
-def list_photos(folder: str | Path, side: int) -> list[Path]:
-    """The photographs of a folder, in the order of their names, that are at least `side` pixels high and wide."""
+def list_photos(folder: str | Path, side: int, unreadable: list[Path] | None = None) -> list[Path]:
+    """The photographs of a folder, in the order of their names, that are at least `side` pixels high and wide.
+
+    Damaged ones are left out, and appended to `unreadable`.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: is not a folder of photographs")
     files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sizes = list(pool.map(_size, files))
-    large = [path for path, size in zip(files, sizes, strict=True) if min(size) >= side]
+    if unreadable is not None:
+        unreadable += [path for path, size in zip(files, sizes, strict=True) if size is None]
+    large = [path for path, size in zip(files, sizes, strict=True) if size and min(size) >= side]
     if not large:
         raise InputError(f"{folder}: has no photograph of {side}x{side} pixels or more, of {len(files)} found")
     return large
@@ -71,6 +76,18 @@ def read_crops(path: Path, side: int, count: int, generator: torch.Generator) ->
     return torch.from_numpy(np.ascontiguousarray(np.stack(crops).transpose(0, 3, 1, 2)))
 
 
+def read_crops_if_possible(
+    path: Path, side: int, count: int, generator: torch.Generator, unreadable: list[Path]
+) -> Tensor:
+    """`read_crops`; none if the photograph is damaged, which is put in `unreadable` and stops no run."""
+    try:
+        return read_crops(path, side, count, generator)
+    except InputError:
+        if path not in unreadable:
+            unreadable.append(path)
+        return torch.empty(0, 3, side, side, dtype=torch.uint8)
+
+
 class Photos:
     """Batches of crops, as a function of the step.
 
@@ -80,14 +97,23 @@ class Photos:
         batch: crops in a step.
         seed: of all that is random.
         device: where the crops go.
+        unreadable: photographs that turn out to be damaged are appended to it.
     """
 
-    def __init__(self, files: Sequence[Path], side: int, batch: int, seed: int, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        files: Sequence[Path],
+        side: int,
+        batch: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        unreadable: list[Path] | None = None,
+    ):
         self.files, self.side, self.seed, self.device = list(files), side, seed, torch.device(device)
         self.photos = min(POOL_PHOTOS, len(self.files))
         self.steps_per_pool = max(1, REUSE * self.photos * CROPS // batch)
         self._threads = ThreadPoolExecutor(min(32, os.cpu_count() or 1), thread_name_prefix="photos")
-        self.unreadable: list[Path] = []
+        self.unreadable = [] if unreadable is None else unreadable
         self._coming: tuple[int, list[Future[Tensor]]] | None = None
         self._pool: tuple[int, Tensor] | None = None
 
@@ -124,27 +150,28 @@ class Photos:
             order = torch.randperm(len(self.files), generator=_generator(self.seed, epoch, 0))
             chosen.append((int(order[place]), epoch))
         return [
-            self._threads.submit(self._read, self.files[file], _generator(self.seed, epoch, 1 + file))
+            self._threads.submit(
+                read_crops_if_possible,
+                self.files[file],
+                self.side,
+                CROPS,
+                _generator(self.seed, epoch, 1 + file),
+                self.unreadable,
+            )
             for file, epoch in chosen
         ]
-
-    def _read(self, path: Path, generator: torch.Generator) -> Tensor:
-        """Crops of a photograph; none if it turns out to be damaged, which must not stop a run of hours."""
-        try:
-            return read_crops(path, self.side, CROPS, generator)
-        except InputError:
-            if path not in self.unreadable:
-                self.unreadable.append(path)
-            return torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)
 
 
 def _generator(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed_seed(*numbers))
 
 
-def _size(path: Path) -> tuple[int, int]:
-    with open_picture(path, MAX_PIXELS) as image:
-        return image.size
+def _size(path: Path) -> tuple[int, int] | None:
+    try:
+        with open_picture(path, MAX_PIXELS) as image:
+            return image.size
+    except InputError:
+        return None
 
 
 # Stripes and checks on some crops: what a few hundred photographs show too rarely. A flow that never saw a fence, a

@@ -37,6 +37,7 @@ from aipo.training.settings import Settings
 __all__ = ["Trainer"]
 
 INITIAL_IMAGES = 512
+CHECKPOINT_STEPS = 8  # checkpoints are of steps that are multiples of this
 # What two runs may differ in, so that neither may go on with the other's checkpoint.
 OTHERS = {
     "architecture": "another model",
@@ -240,16 +241,19 @@ class Trainer:
         start, shown, images = time.monotonic() - p.seconds, p.seconds, 0
         while True:
             finished = self.fraction >= 1
-            if losses and (finished or p.seconds - shown >= every):
-                self._synchronize()
-                self._record(losses, images / max(p.seconds - shown, 1e-9), validation)
-                if report and self.rank == 0:
-                    report(p.history[-1])
-                if checkpoint and self.rank == 0:
-                    self.save(checkpoint)
-                losses.clear()
-                shown, images = p.seconds, 0
-                start = time.monotonic() - p.seconds
+            if losses and (finished or p.step % CHECKPOINT_STEPS == 0):
+                # Rounds, also if no checkpoint is due: that depends on the clock, and what is learned must not.
+                state = self.state()
+                if finished or p.seconds - shown >= every:
+                    self._synchronize()
+                    self._record(losses, images / max(p.seconds - shown, 1e-9), validation)
+                    if report and self.rank == 0:
+                        report(p.history[-1])
+                    if checkpoint and self.rank == 0:
+                        self.save(checkpoint, state)
+                    losses.clear()
+                    shown, images = p.seconds, 0
+                    start = time.monotonic() - p.seconds
             if finished:
                 return
             losses.append(self.step())
@@ -280,11 +284,17 @@ class Trainer:
     def validate(self, images: Tensor) -> dict[str, float]:
         return self._described.validate(self.averaged(), images)
 
-    def save(self, path: Path) -> None:
-        """Checkpoint: tensors as safetensors, the rest as JSON inside its metadata; one file, written atomically.
+    def save(self, path: Path, state: dict[str, Tensor] | None = None) -> None:
+        """Checkpoint: tensors as safetensors, the rest as JSON inside its metadata; one file, written atomically."""
+        state = self.state() if state is None else state
+        meta = {**self._identity(), "progress": json.dumps(asdict(self.progress))}
+        write_atomically(path, save({k: v.detach().cpu().contiguous() for k, v in state.items()}, meta))
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of a checkpoint.
 
         A noise flow's averages are kept as half-precision differences from the weights, which they are near: the file
-        is a quarter smaller. This run then goes on with what was kept, as one that resumes it does.
+        is a quarter smaller. This run then goes on with them so rounded, as one that resumes it does.
         """
         tensors = {f"flow.{k}": v for k, v in self.flow.state_dict().items()}
         for k, v in self.flow.named_parameters():
@@ -294,8 +304,7 @@ class Trainer:
             tensors[f"ema.{k}"] = kept
         for prefix, _, _, state in self._moments():
             tensors |= {f"{prefix}{k}": v for k, v in state.items()}
-        meta = {**self._identity(), "progress": json.dumps(asdict(self.progress))}
-        write_atomically(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta))
+        return tensors
 
     def resume(self, path: Path) -> None:
         """Continue from a checkpoint of the same flow, settings and data."""
