@@ -54,9 +54,7 @@ def bench_run(
     ood: OodOption = None,
     fairface: Annotated[Path | None, typer.Option(help="Images of a third split.", show_default="left out")] = None,
     mosaics: Annotated[bool, typer.Option("--mosaics", help="Image files are sheets of tiles.")] = False,
-    subset: Annotated[
-        int | None, typer.Option(min=1, help="How many images of each split.", show_default="all")
-    ] = None,
+    subset: Annotated[int | None, typer.Option(min=1, help="Images of each split.", show_default="all")] = None,
     budget: Annotated[float | None, typer.Option(help="Minutes after which nothing new begins.")] = None,
     chunk: Annotated[int, typer.Option(min=1, help="How many images are solved together.")] = 50,
     keep: Annotated[int, typer.Option(min=0, help="Keep the restorations of this many images of each split.")] = 0,

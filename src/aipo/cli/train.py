@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -83,9 +83,8 @@ def train(
     """Train a prior of your own on a folder of images.
 
     Uses a GPU if there is one, and several under torchrun. If it is stopped, the same command goes on where it was.
-    Besides the prior it writes a sheet of samples and the learning curve. A
-    damaged photograph costs no other: it is named at the end, and the exit code
-    is 1.
+    Besides the prior it writes a sheet of samples and the learning curve. A damaged photograph costs no other: it is
+    named at the end, and the exit code is 1.
     """
     import torch
 
@@ -111,8 +110,12 @@ def train(
     images_of = Data(images, crop if model.of_photographs else size, mosaics, val, data, license)
     with TrainingBar(show=not (as_json or quiet)) as bar:
         card = fit(images_of, out, model.value, settings, start=start, every=every, report=bar.report, tick=bar.tick)
-    if not card["metrics"]:
-        return  # one of several processes, but not the first, which has written everything
+    if card["metrics"]:  # else this is one of several processes, but not the first, which has written everything
+        _tell(card, out, as_json, quiet)
+
+
+def _tell(card: dict[str, Any], out: Path, as_json: bool, quiet: bool) -> None:
+    """What was trained, and which photographs were left out."""
     if as_json:
         print_json(card)
     elif not quiet:
