@@ -156,6 +156,28 @@ def test_measured_rows(forker, prior, images, tmp_path):
     assert names[0] == names[1]  # nothing is left behind
 
 
+def test_trained_weights(forker, tmp_path):
+    """Checkpoints are taken by the clock, once a second: the weights must not depend on when."""
+    pictures = tmp_path / "in"
+    pictures.mkdir()
+    for i in range(4):
+        write_image(pictures / f"{i}.png", torch.rand(SHAPE, generator=torch.Generator().manual_seed(i)))
+
+    def train(out):
+        options = ["--model=photo-small", "--crop=16", "--batch=1", "--steps=32", "--every=1", "--quiet"]
+        return ["train", pictures, "--out", out / "p.safetensors", *options]
+
+    code, seconds, _ = forker.run(train(tmp_path / "unbroken"))
+    assert code == 0
+    broken, clock = tmp_path / "broken", random.Random(2)
+    codes = [forker.run(train(broken), clock.uniform(0.5, 0.9) * seconds)[0] for _ in range(2)]
+    assert -signal.SIGKILL in codes
+    assert (broken / "p.checkpoint.safetensors").exists(), "killed before there was anything to go on with"
+    assert forker.run(train(broken))[0] == 0
+    weights = [(tmp_path / name / "p.safetensors").read_bytes() for name in ("unbroken", "broken")]
+    assert weights[0] == weights[1]
+
+
 def test_what_a_killed_process_leaves_is_cleared_away(forker, prior, good, tmp_path):
     """Killed between two writes and in the middle of one; the next run needs no help."""
     (tmp_path / ".aipo-lock").write_text("4000000")
