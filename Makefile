@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install locked audit demo app test test-attacks test-app test-browser test-wheel check docs format clean
+.PHONY: install locked audit demo app test test-attacks test-app test-browser test-deepinv test-wheel check docs format clean
 
 install: $(VENV)/.installed
 
@@ -32,6 +32,10 @@ test-browser: $(VENV)/.installed-browser-tests
 test-wheel:
 	PYTHON=$(PYTHON) scripts/check_wheel.sh
 
+# Together with deepinv, in an environment of its own: the full torch and torchvision, 6.5 GB.
+test-deepinv: $(VENV)-deepinv/.installed
+	$(VENV)-deepinv/bin/python -m pytest -n 2 -rs $(wildcard tests/integrations/test_deepinv_*.py)
+
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +60,13 @@ $(VENV)/.installed-%: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
+# No constraints: the CPU build of torch that they name does not go with a published torchvision.
+$(VENV)-deepinv/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-deepinv
+	$(VENV)-deepinv/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable ".[deepinv]" benchopt hypothesis pytest pytest-xdist scipy
+	touch $@
+
 # The tested set of versions with the hash of every file checked, all extras at once: what continuous integration uses.
 # torch comes first: asked for hashes, pip would take the index's large build although a CPU build is at hand.
 locked:
@@ -74,4 +85,4 @@ audit:
 	$(VENV)-audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-deepinv build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

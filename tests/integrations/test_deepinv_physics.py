@@ -115,6 +115,8 @@ def test_known_ones_become_ours():
     mosaic = operators.from_physics(deepinv.physics.Demosaicing(img_size=shape))
     assert isinstance(mosaic, operators.Inpainting)
     assert mosaic.num_measurements == 64
+    sensing = operators.from_physics(deepinv.physics.CompressedSensing(m=20, img_size=shape))
+    assert isinstance(sensing, operators.CompressedSensing)
     soft = deepinv.physics.Inpainting(mask=torch.full(shape, 0.5), img_size=shape)
     assert isinstance(operators.from_physics(soft), LinearFromPhysics)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from aipo.batch import per_image
 from aipo.errors import InputError
 from aipo.operators.base import Operator, checked_image_shape
+from aipo.operators.compressed_sensing import CompressedSensing
 from aipo.operators.constant import Constant
 from aipo.operators.denoising import Denoising
 from aipo.operators.inpainting import Inpainting
@@ -36,8 +37,9 @@ def from_physics(physics: Any, image_shape: Sequence[int] | None = None) -> Oper
         image_shape: (C, H, W), where the physics does not say it. With one channel an MRI physics, which takes real and
             imaginary part as two, measures real images.
 
-    Denoising and inpainting become the operators of that name. Others keep their own `A` and `A_adjoint`, and their
-    closed forms where they have a singular value decomposition; what deepinv solves by iterations is solved anew.
+    Denoising, inpainting and compressed sensing become the operators of that name. Others keep their own `A` and
+    `A_adjoint`, and their closed forms where they have a singular value decomposition. What deepinv solves by
+    iterations is solved anew.
     """
     if not callable(getattr(physics, "A", None)):
         raise InputError(f"{type(physics).__name__} has no A; give a deepinv.physics.Physics")
@@ -48,6 +50,9 @@ def from_physics(physics: Any, image_shape: Sequence[int] | None = None) -> Oper
         return Denoising(shape)
     if "Inpainting" in kinds and isinstance(mask, Tensor) and _is_mask(mask):
         return Inpainting(mask.detach().expand(1, *shape), shape)
+    matrix = getattr(physics, "_A", None)
+    if "CompressedSensing" in kinds and isinstance(matrix, Tensor) and _is_sensing(matrix, shape):
+        return CompressedSensing(shape, matrix=matrix.detach())
     real = "MRIMixin" in kinds and shape[0] == 1
     if callable(getattr(physics, "A_adjoint", None)):
         return LinearFromPhysics(physics, shape, real)
@@ -196,6 +201,11 @@ def _image_shape(physics: Any) -> Sequence[int]:
 def _is_mask(mask: Tensor) -> bool:
     """Whether it is one mask, of zeros and ones."""
     return (mask.ndim < 4 or len(mask) == 1) and bool(((mask == 0) | (mask == 1)).all())
+
+
+def _is_sensing(matrix: Tensor, shape: tuple[int, int, int]) -> bool:
+    """Whether it is a real matrix for whole images, with no more rows than pixels."""
+    return not matrix.is_complex() and len(matrix) <= math.prod(shape) == matrix.shape[1]
 
 
 def _decomposable(physics: Any) -> bool:
