@@ -66,7 +66,8 @@ class Notebook:
 
 
 def pages() -> list[Path]:
-    return sorted(TUTORIALS.glob("*.md"))
+    """All but the one that needs deepinv, which has an environment of its own."""
+    return sorted(page for page in TUTORIALS.glob("*.md") if page.stem != "deepinv")
 
 
 def blocks(text: str) -> Iterator[tuple[str, str, str]]:
