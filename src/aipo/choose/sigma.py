@@ -8,15 +8,21 @@ from torch import Tensor
 from aipo.errors import InputError
 from aipo.noise import Gaussian
 from aipo.operators import Denoising, Inpainting
+from aipo.priors.noise_prior import NoisePrior
 from aipo.problem.evidence import most_likely_sigma
 from aipo.problem.map_problem import MapProblem
 from aipo.transforms.color import opponent
 from aipo.transforms.haar import MEDIAN_OF_NORMAL, diagonal_deviation
 
-__all__ = ["checked_sigma", "estimate_sigma"]
+__all__ = ["automatic_sigma", "checked_sigma", "estimate_sigma"]
 
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
+SMALLEST = 16  # pixels on a side, for the noise to be estimated from the picture's details
+# What a camera leaves of its noise is smooth from pixel to pixel, and no statistic tells how much of it there is: on
+# the tuning half of real pairs of photographs one level for all was better than every rule (benchmarks/camera.py).
+# Below the first level noise counts as a camera's; the second one is taken for it.
+SMOOTH, CAMERA = 0.012, 0.033
 
 
 def estimate_sigma(y: Tensor) -> Tensor:
@@ -49,6 +55,25 @@ def estimate_sigma(y: Tensor) -> Tensor:
     noise = (brightness.square() - TEXTURE**2).clamp(min=0)
     spread = ((noise + 2 * colors.square()) / 3).sqrt()
     return torch.where(brightness > AVERAGED * colors, spread, colors)
+
+
+def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...]]:
+    """The level at which to denoise a photograph y (1, C, H, W), and what should be known about it.
+
+    White noise is measured by the prior's likelihood. Where a file keeps colors at half the resolution, that sees none,
+    and the brightness is asked. If there is hardly any noise then either, it is taken to be a camera's.
+    """
+    low, high = prior.levels
+    sigma = prior.estimate_sigma(y).item()
+    brightness = estimate_sigma(y).item() if min(y.shape[2:]) >= SMALLEST else sigma
+    notes: tuple[str, ...] = ()
+    if brightness > 1.5 * sigma:
+        notes, sigma = ("the colors have less noise than the brightness, as in most JPEG files",), brightness
+    if sigma < SMOOTH:
+        found = f"no white noise was found, so it is taken as a camera's, with sigma {CAMERA:g}; --sigma says otherwise"
+        notes, sigma = (found,), CAMERA
+    # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
+    return float(f"{max(low, min(sigma, high)):.3g}"), notes
 
 
 @torch.no_grad()

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aipo.choose.sigma import estimate_sigma
+from aipo.choose.sigma import automatic_sigma
 from aipo.errors import InputError
 from aipo.images import color_mask
 from aipo.images.photograph import ENDINGS, Photograph, read_photograph
-from aipo.restore.inputs import SMALLEST_ESTIMATE
 from aipo.restore.operators import mosaic_mask
 from aipo.restore.record import SigmaFrom
 from aipo.restore.settings import Settings
@@ -25,7 +24,6 @@ __all__ = ["MeasuredPhoto", "read_measured"]
 
 FACTOR = 2  # by which a picture is enlarged if nobody says
 DEEPEST = 24  # pixels from the rim of a hole to its middle; what lies farther in is made up
-SMOOTHED = 1.5  # so many times weaker than in the brightness, noise has been smoothed by a camera or a JPEG encoder
 
 
 @dataclass(frozen=True)
@@ -151,14 +149,6 @@ def _noise(y: Tensor, observed: Tensor | None, settings: Settings, notes: list[s
     assumed = TASKS[settings.task].sigma
     if assumed is not None:
         return assumed, "assumed"
-    sigma = settings.photo_prior.estimate_sigma(y[None]).item()
-    if min(y.shape[1:]) >= SMALLEST_ESTIMATE:
-        # The likelihood takes noise as white, and overlooks what is smooth from pixel to pixel or gone from the colors.
-        brightness = estimate_sigma(y[None]).item()
-        if brightness > SMOOTHED * sigma:
-            notes.append("the noise has been smoothed, as cameras and JPEG files do; try --sigma if some is left")
-            sigma = brightness
-    if sigma < 1.05 * low:
-        notes.append("hardly any noise was found")
-    # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
-    return float(f"{max(low, min(sigma, high)):.3g}"), "estimated"
+    sigma, found = automatic_sigma(settings.photo_prior, y[None])
+    notes += found
+    return sigma, "estimated"
