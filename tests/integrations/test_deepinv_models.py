@@ -274,6 +274,23 @@ def test_their_denoisers_in_anneal(x):
     torch.testing.assert_close(AnnealReconstructor(DenoiserPrior(Shrunk()))(y, physics), result.x)
 
 
+def test_a_physics_with_a_mask_for_each_image(gaussian, x):
+    both = torch.cat([x, x.flip(-1)])
+    generator = torch.Generator().manual_seed(0)
+    masks = (torch.rand(2, *SHAPE, generator=generator) < 0.6).float()
+    sigma = torch.tensor([0.02, 0.1])
+
+    def physics(mask, sigma):
+        return deepinv.physics.Inpainting(SHAPE, mask=mask, noise_model=deepinv.physics.GaussianNoise(sigma))
+
+    torch.manual_seed(0)
+    y = physics(masks, sigma)(both)
+    model = AnnealReconstructor(gaussian)
+    together = model(y, physics(masks, sigma))
+    alone = [model(y[i : i + 1], physics(masks[i : i + 1], sigma[i : i + 1])) for i in range(2)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
 def test_models_in_deepinv_test(gaussian, x):
     class Pictures(Dataset):
         def __len__(self):

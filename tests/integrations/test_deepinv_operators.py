@@ -1,5 +1,7 @@
 """Our operators as deepinv's physics: deepinv's own tests of its operators, run on ours."""
 
+import doctest
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from aipo.noise import as_generator
 deepinv = pytest.importorskip("deepinv", reason="deepinv is not installed: make test-deepinv")
 theirs = pytest.importorskip("deepinv.tests.test_physics", reason="this deepinv comes without its tests")
 
+import aipo.integrations.deepinv.physics as module  # noqa: E402
 from aipo.integrations.deepinv import as_physics  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -143,3 +146,9 @@ def test_a_nonlinear_operator():
     v = torch.rand(2, *SHAPE, generator=as_generator(1))
     slope = 4 * physics.A(x) * (1 - physics.A(x))
     torch.testing.assert_close(physics.A_vjp(x, v), slope * v)
+
+
+def test_the_example_holds():
+    failures, tried = doctest.testmod(module)
+    assert tried
+    assert not failures

@@ -22,8 +22,12 @@ def as_physics(operator: Operator, noise: Noise | NoiseModel | None = None) -> O
         noise: of ours or of theirs; none by default.
 
     Examples:
-        >>> physics = as_physics(aipo.operators.Inpainting.bayer((3, 64, 64)), aipo.Gaussian(0.05))  # doctest: +SKIP
-        >>> x_hat = deepinv.optim.DPIR(0.05, FlowDenoiser("photo-small"))(physics(x), physics)  # doctest: +SKIP
+        >>> import aipo
+        >>> physics = as_physics(aipo.operators.Inpainting.bayer((3, 64, 64)), aipo.Gaussian(0.05))
+        >>> x = aipo.samples.load("astronaut")[None]
+        >>> y = physics(x)
+        >>> physics.prox_l2(x, y, gamma=1.0).shape
+        torch.Size([1, 3, 64, 64])
     """
     model = as_noise_model(noise) if isinstance(noise, Noise) else noise
     if isinstance(operator, LinearOperator):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from aipo.integrations.deepinv.noise import noise_of
 from aipo.integrations.deepinv.physics import NonlinearPhysics, OperatorPhysics
@@ -11,9 +15,7 @@ from aipo.operators import Operator, from_physics
 from aipo.operators.from_physics import pack
 from aipo.problem import MapProblem
 
-__all__ = ["operator_of", "problem_of"]
-
-CHANNELS = (1, 3)  # of the images that a noise prior knows
+__all__ = ["one_by_one", "operator_of", "problem_of"]
 
 
 def problem_of(
@@ -46,3 +48,25 @@ def operator_of(physics: Any, y: Any, image_shape: tuple[int, int, int] | None =
         if image_shape[0] == 2 and any(kind.__name__ == "MRIMixin" for kind in type(physics).__mro__):
             image_shape = (1, *image_shape[1:])  # real images
     return from_physics(physics, image_shape)
+
+
+@torch.no_grad()
+def one_by_one(y: Any, physics: Any) -> Iterator[tuple[Any, Any]]:
+    """(y, physics) of one image after the other, if the physics holds masks or filters of its own for each; else once.
+
+    So come measurements of a deepinv dataset whose physics has a generator.
+    """
+    if not isinstance(y, Tensor) or len(y) == 1 or isinstance(physics, OperatorPhysics | NonlinearPhysics):
+        yield y, physics
+        return
+    back = physics.A_adjoint(y) if callable(getattr(physics, "A_adjoint", None)) else y
+    if len(pack(physics.A(back[:1]))) == 1:
+        yield y, physics
+        return
+    for i in range(len(y)):
+        part = physics.clone()
+        for module in part.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.ndim and len(buffer) == len(y):
+                    setattr(module, name, buffer[i : i + 1].clone())
+        yield y[i : i + 1], part

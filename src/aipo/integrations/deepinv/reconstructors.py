@@ -9,7 +9,7 @@ from deepinv.models import Reconstructor
 from torch import Tensor
 
 from aipo.choose import choose_lambda
-from aipo.integrations.deepinv.problem import problem_of
+from aipo.integrations.deepinv.problem import one_by_one, problem_of
 from aipo.noise import Noise
 from aipo.priors import load_prior
 from aipo.problem import MapProblem
@@ -32,6 +32,9 @@ class _OfProblem(Reconstructor):
     @torch.no_grad()
     def forward(self, y: Any, physics: Any, **kwargs: Any) -> Tensor:
         """Measurements and their physics to images (B, C, H, W)."""
+        return torch.cat([self._restored(*part) for part in one_by_one(y, physics)])
+
+    def _restored(self, y: Any, physics: Any) -> Tensor:
         problem = problem_of(y, physics, self.prior, self.noise)
         x = self.solve(problem)
         wanted = getattr(physics, "A_adjoint", None)
