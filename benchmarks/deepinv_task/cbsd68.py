@@ -25,7 +25,7 @@ class Pictures(Dataset):
     """The pictures of a folder, resized."""
 
     def __init__(self, folder, count):
-        self.files = sorted(p for p in Path(folder).iterdir() if p.suffix in (".png", ".jpg"))[:count]
+        self.files = sorted(p for p in Path(folder).iterdir() if p.suffix in (".png", ".jpg", ".webp"))[:count]
         self.transform = Compose([Resize((SIDE, SIDE)), ToTensor()])
 
     def __len__(self):
