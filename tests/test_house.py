@@ -6,7 +6,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = ["errors", "files", "batch", "noise", "images", "transforms", "operators", "flows", "engine", "priors"]
-ROOMS += ["training", "problem", "solvers", "choose", "posterior", "report", "restore", "evaluation", "web", "cli"]
+ROOMS += ["training", "problem", "solvers", "choose", "posterior", "report", "restore", "evaluation"]
+ROOMS += ["integrations", "web", "cli"]
 
 
 def modules():
