@@ -14,9 +14,9 @@ theirs = pytest.importorskip("deepinv.tests.test_physics", reason="this deepinv 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# What measures volumes, films or complex images, of which there are none here.
+# What measures volumes and films, of which there are none here.
 NOT_IMAGES = {"3Ddeblur_valid", "3Ddeblur_circular", "pet_3d", "DynamicMRI", "3DMRI", "3DMultiCoilMRI"}
-NOT_IMAGES |= {"complex_compressed_sensing", "radio", "radio_weighted"}
+NOT_IMAGES |= {"radio", "radio_weighted"}
 # Too many numbers for a matrix.
 LARGE = ["hyperspectral_unmixing", "cassi-ss", "cassi-sd", "ptychography_linear"]
 IMAGES = [name for name in theirs.OPERATORS if name not in NOT_IMAGES.union(LARGE)]
@@ -42,7 +42,8 @@ def test_it_measures_what_the_physics_does(known):
     operator, physics, matrix = known
     x = random(2, *operator.image_shape, seed=0)
     y = operator.A(x)
-    expected = torch.cat([pack(physics.A(image)) for image in x.split(1)])
+    given = x.to(torch.complex128) if "Complex" in str(getattr(physics, "_A", x).type()) else x
+    expected = torch.cat([pack(physics.A(image)) for image in given.split(1)]).to(y.dtype)
     torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
     scale = y.abs().max().item()
     torch.testing.assert_close(y.flatten(1), (x.flatten(1).double() @ matrix.T).float(), rtol=1e-3, atol=1e-4 * scale)
@@ -158,6 +159,22 @@ def test_a_nonlinear_physics():
     noise = aipo.Gaussian(0.01)
     problem = aipo.MapProblem(aipo.flows.GaussianFlow((1, 4, 4)), operator, noise, operator.measure(x, noise, 0))
     assert aipo.follow_path(problem, [0.5]).status == ["done", "done"]
+
+
+def test_phase_retrieval_of_a_real_image():
+    """It takes complex images; the intensities of random sums are about quadratic in a real one."""
+    torch.manual_seed(0)
+    physics = deepinv.physics.RandomPhaseRetrieval(m=400, img_size=(1, 8, 8))
+    operator = operators.from_physics(physics, (1, 8, 8))
+    assert not operator.linear
+    x, v = torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(operator.A(2 * x), 4 * operator.A(x))
+    J, Jt = operator.jacobian_at(x)
+    torch.testing.assert_close(J(x), 2 * operator.A(x), rtol=1e-4, atol=1e-5)
+    u = random(2, 400, seed=0)
+    torch.testing.assert_close((J(v) * u).sum(), (v * Jt(u)).sum(), rtol=1e-3, atol=1e-3)
+    found = operator.least_squares(operator.A(x), x + 0.1 * random(2, 1, 8, 8, seed=1))
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-3)
 
 
 def test_an_adjoint_that_is_none_is_replaced():

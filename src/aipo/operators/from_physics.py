@@ -29,7 +29,7 @@ EXACT = 1e-3  # relative error of an adjoint in float32 that is one
 
 
 def from_physics(physics: Any, image_shape: Sequence[int] | None = None) -> Operator:
-    """An operator from a `deepinv.physics.Physics`: linear if it has `A_adjoint`, else nonlinear.
+    """An operator from a `deepinv.physics.Physics`: linear if it is a `LinearPhysics`.
 
     Arguments:
         physics: with parameters (masks, filters) for one image, shared by the batch. Its noise is no part of the
@@ -54,7 +54,7 @@ def from_physics(physics: Any, image_shape: Sequence[int] | None = None) -> Oper
     if "CompressedSensing" in kinds and isinstance(matrix, Tensor) and _is_sensing(matrix, shape):
         return CompressedSensing(shape, matrix=matrix.detach())
     real = "MRIMixin" in kinds and shape[0] == 1
-    if callable(getattr(physics, "A_adjoint", None)):
+    if "LinearPhysics" in kinds:
         return LinearFromPhysics(physics, shape, real)
     return NonlinearFromPhysics(physics, shape, real)
 
@@ -64,11 +64,11 @@ class _FromPhysics(Operator):
 
     def __init__(self, physics: Any, image_shape: tuple[int, int, int], real: bool):
         self.physics, self._real = physics, real
+        self._complex: torch.dtype | None = None
         generator = torch.Generator().manual_seed(0)
-        probe = torch.rand(1, *image_shape, generator=generator)
+        probe = torch.rand(1, *image_shape, generator=generator).to(_place(physics))
         try:
-            with torch.no_grad():
-                raw = physics.A(self._given(probe.to(_place(physics))))
+            raw = self._first_answer(probe)
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"{type(physics).__name__} does not take images {image_shape}: {reason}") from None
@@ -80,8 +80,24 @@ class _FromPhysics(Operator):
             )
         super().__init__(image_shape, y.shape[1:])
 
+    @torch.no_grad()
+    def _first_answer(self, probe: Tensor) -> Any:
+        """What it measures of a real image; of a complex one if it takes no other."""
+        try:
+            return self.physics.A(self._given(probe))
+        except RuntimeError as error:
+            self._complex = next((t.dtype for t in self.physics.buffers() if t.is_complex()), None)
+            if self._complex is None:
+                raise
+            try:
+                return self.physics.A(self._given(probe))
+            except (RuntimeError, TypeError):
+                raise error from None
+
     def _given(self, x: Tensor) -> Tensor:
         """Images as the physics wants them."""
+        if self._complex is not None:
+            return x.to(self._complex)
         return torch.cat([x, torch.zeros_like(x)], dim=1) if self._real else x
 
     def _taken(self, x: Tensor) -> Tensor:
