@@ -274,6 +274,17 @@ def test_their_denoisers_in_anneal(x):
     torch.testing.assert_close(AnnealReconstructor(DenoiserPrior(Shrunk()))(y, physics), result.x)
 
 
+def test_complex_measurements_have_the_noise_that_is_drawn():
+    torch.manual_seed(0)
+    physics = deepinv.physics.CompressedSensing(m=60, img_size=(1, 8, 8), dtype=torch.cfloat)
+    physics.set_noise_model(deepinv.physics.GaussianNoise(0.1))
+    image = torch.rand(50, 1, 8, 8)
+    y = physics(image.to(torch.cfloat))
+    problem = problem_of(y, physics, aipo.flows.GaussianFlow((1, 8, 8)))
+    assert problem.y.shape == (50, 60, 2)
+    assert problem.chi2(image).mean().item() == pytest.approx(1, abs=0.05)
+
+
 def test_a_physics_with_a_mask_for_each_image(gaussian, x):
     both = torch.cat([x, x.flip(-1)])
     generator = torch.Generator().manual_seed(0)

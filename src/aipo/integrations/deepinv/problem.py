@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from aipo.integrations.deepinv.noise import noise_of
 from aipo.integrations.deepinv.physics import NonlinearPhysics, OperatorPhysics
-from aipo.noise import Noise
+from aipo.noise import Gaussian, Noise
 from aipo.operators import Operator, from_physics
 from aipo.operators.from_physics import pack
 from aipo.problem import MapProblem
@@ -35,7 +36,14 @@ def problem_of(
     """
     packed = pack(y)
     operator = operator_of(physics, y, image_shape)
-    return MapProblem(prior, operator, noise or noise_of(physics.noise_model, len(packed)), packed)
+    return MapProblem(prior, operator, noise or _noise(physics, y, len(packed)), packed)
+
+
+def _noise(physics: Any, y: Any, batch: int) -> Noise:
+    noise = noise_of(physics.noise_model, batch)
+    if isinstance(y, Tensor) and y.is_complex() and isinstance(noise, Gaussian):
+        return Gaussian(noise.sigma / math.sqrt(2))  # deepinv's is that of both parts together
+    return noise
 
 
 def operator_of(physics: Any, y: Any, image_shape: tuple[int, int, int] | None = None) -> Operator:
