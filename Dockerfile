@@ -1,18 +1,18 @@
 # The web app, on CPUs:
 #
-#     docker build --tag aipo .
+#     docker build --tag aipo --build-arg TORCH_INDEX=ADDRESS .
 #     docker run --rm --publish 127.0.0.1:7860:7860 aipo
 #
+# ADDRESS is the index of CPU builds that pytorch.org names for pip; without it the image has several GB of CUDA.
 # Then open http://localhost:7860. The app has no log-in: publish it on this machine only, as above, or behind a proxy
 # that has one (SECURITY.md).
 FROM python:3.12-slim
 
-# Where pip finds the CPU build of torch, which is a tenth of the one that package indexes have.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 
 WORKDIR /aipo
 COPY constraints.txt ./
-RUN python -m pip install --no-cache-dir --index-url "$TORCH_INDEX" "$(grep '^torch==' constraints.txt)"
+RUN python -m pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' constraints.txt)"
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN python -m pip install --no-cache-dir --constraint constraints.txt ".[app]"

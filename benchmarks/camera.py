@@ -51,11 +51,12 @@ def main() -> None:
         print(
             f"BM3D, sigma by scikit-image: {mean(psnr(bm3d(y, wavelet_sigma(y)), x) for y, x in pairs.values()):.2f} dB"
         )
-    if args.peers:
-        report("FFDNet", curves(pairs, load_peers(args.peers)["FFDNet"]))
-    for name in [] if args.peers else args.priors:
-        prior = aipo.load_prior(name)
-        rows = curves(pairs, prior.denoise, lambda y, prior=prior: automatic_sigma(prior, y)[0])
+    for name in ["FFDNet"] if args.peers else args.priors:
+        if args.peers:
+            rows = curves(pairs, load_peers(args.peers)[name])
+        else:
+            prior = aipo.load_prior(name)
+            rows = curves(pairs, prior.denoise, lambda y, prior=prior: automatic_sigma(prior, y)[0])
         report(name, rows)
         if args.save:
             about = {"date": date.today().isoformat(), "hardware": hardware(), "half": args.half, "grid": GRID}
@@ -97,9 +98,9 @@ def curves(
 
 
 def report(name: str, rows: list[dict[str, Any]]) -> None:
-    one = max(range(len(GRID)), key=lambda k: mean(row["psnr"][k] for row in rows))
+    for k, level in enumerate(GRID):
+        print(f"{name}: {level:.3f} for all {mean(row['psnr'][k] for row in rows):.2f} dB")
     print(f"{name}: best level for each {mean(max(row['psnr']) for row in rows):.2f} dB")
-    print(f"{name}: one level for all, {GRID[one]:.3f}: {mean(row['psnr'][one] for row in rows):.2f} dB")
     if "automatic" in rows[0]:
         gain = min(row["automatic"] - row["noisy"] for row in rows)
         print(f"{name}: automatic {mean(row['automatic'] for row in rows):.2f} dB, smallest gain {gain:+.2f} dB")

@@ -18,5 +18,5 @@ class InputError(ValueError):
 
 
 def how_to_install(extra: str) -> str:
-    """What brings the packages of an extra; AIPO is installed from its own directory."""
-    return f"pip install '.[{extra}]' in the directory of AIPO"
+    """What brings the packages of an extra to an AIPO that is installed, from a checkout or a wheel."""
+    return f"pip install 'aipo[{extra}]'"

@@ -68,7 +68,7 @@ class TestWithoutGradio:
         monkeypatch.setitem(sys.modules, "gradio", None)
         result = CliRunner().invoke(command_line, ["app", "--no-browser"])
         assert result.exit_code == 2
-        assert result.stderr == "aipo: the app needs Gradio: pip install '.[app]' in the directory of AIPO\n"
+        assert result.stderr == "aipo: the app needs Gradio: pip install 'aipo[app]'\n"
 
 
 @pytest.fixture(scope="module")

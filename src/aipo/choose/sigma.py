@@ -19,9 +19,9 @@ __all__ = ["automatic_sigma", "checked_sigma", "estimate_sigma"]
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
 SMALLEST = 16  # pixels on a side, for the noise to be estimated from the picture's details
-# What a camera leaves of its noise is smooth from pixel to pixel, and no statistic tells how much of it there is: on
-# the tuning half of real pairs of photographs one level for all was better than every rule (benchmarks/camera.py).
-# Below the first level noise counts as a camera's; the second one is taken for it.
+# What a camera leaves of its noise is smooth from pixel to pixel, and hides from every statistic. On real pairs of
+# photographs one level for all loses little against the best for each (docs/photographs.md). Below the first level
+# noise counts as a camera's; the second one is taken for it.
 SMOOTH, CAMERA = 0.012, 0.033
 
 

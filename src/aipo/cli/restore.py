@@ -160,41 +160,22 @@ def restore(
 ) -> None:
     """Restore corrupted pictures: remove noise or blur, fill in, enlarge, color.
 
-    Writes NAME.restored.png, NAME.strip.png (the restorations over lam) and
-    NAME.json for each picture, and one report.html. With --fit align
-    NAME.restored.png is the whole picture, and NAME.face.png the restored part.
-
-    Gray pictures count as R = G = B, 16-bit color is read with 8 bits, and
-    transparent pixels can only be inpainted. NAME.json says what was done.
+    Writes NAME.restored.png and NAME.json for each picture, and one
+    report.html. A prior for photographs restores whole pictures at their own
+    size and writes the format of each; one for faces restores 64x64 pixels, or
+    with --fit align the largest face in a photograph.
 
     A picture that cannot be used does not stop the others: it is named at the
     end, and the exit code is 1. After an interrupt, run the same command again
     to finish the rest. Nothing but earlier results is ever overwritten.
     """
+    given = locals()  # the options of the settings have their names
+    from dataclasses import fields
+
     from aipo.restore.run import Outcome, prepare
     from aipo.restore.settings import Settings
 
-    settings = Settings(
-        task=task,
-        prior=prior,
-        sigma=sigma,
-        trust_sigma=trust_sigma,
-        lam=lam,
-        solver=solver,
-        fit=fit,
-        mask=mask,
-        mask_color=mask_color,
-        factor=factor,
-        kernel=kernel,
-        blur=blur,
-        motion=motion,
-        pattern=pattern,
-        matrix=matrix,
-        seed=seed,
-        format=format,
-        quality=quality,
-        anyway=anyway,
-    )
+    settings = Settings(**{field.name: given[field.name] for field in fields(Settings)})
     job, outcome = prepare(images, out, settings), Outcome()
     with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
         _run(job, bar, outcome, _spread(jobs, ray, len(job.listing.images)))

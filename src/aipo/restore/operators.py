@@ -59,18 +59,7 @@ def make_operator(
     """
     if matrix is not None and measurements is None:
         measurements = len(matrix)
-    given: dict[str, Any] = {
-        "mask": mask,
-        "factor": factor,
-        "kernel": kernel,
-        "blur": blur,
-        "motion": motion,
-        "pattern": pattern,
-        "measurements": measurements,
-        "matrix": matrix,
-        "seed": seed,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in locals().items() if name not in ("task", "shape") and value is not None}
     _check_needs(task_named(task), set(given))
     match task:
         case "inpaint":

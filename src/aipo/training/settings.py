@@ -1,14 +1,14 @@
-"""How to train, checked before anything is read."""
+"""How to train, checked before anything is read; and how far a run has come."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from aipo.errors import InputError
 
-__all__ = ["Settings"]
+__all__ = ["Progress", "Settings"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,13 @@ class Settings:
             raise InputError(f"seed is {self.seed}; it must be at least 0 and less than 2^63")
         if self.optimizer not in get_args(Literal["adam", "muon"]):
             raise InputError(f"optimizer must be adam or muon, got {self.optimizer}")
+
+
+@dataclass
+class Progress:
+    """Where a run is: enough to continue it, and what a person wants to see."""
+
+    step: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)

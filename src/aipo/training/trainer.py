@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from aipo.training.dataset import Source, Stack, mixed_seed
 from aipo.training.distributed import agreed, average, rank, world
 from aipo.training.objectives import Likelihood, Objective
 from aipo.training.optimizers import make_optimizers
-from aipo.training.settings import Settings
+from aipo.training.settings import Progress, Settings
 
 __all__ = ["Trainer"]
 
@@ -46,16 +46,6 @@ OTHERS = {
     "data": "other data",
     "start": "another prior to begin with",
 }
-
-
-@dataclass
-class Progress:
-    """Where a run is: enough to continue it, and what a person wants to see."""
-
-    step: int = 0
-    seconds: float = 0.0
-    skipped: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 class Trainer:
