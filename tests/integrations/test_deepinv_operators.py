@@ -83,10 +83,6 @@ def test_pseudo_inverse(name, implicit_backward, rng):
     theirs.test_pseudo_inverse(name, "cpu", rng, implicit_backward)
 
 
-def test_decomposable(name, rng):
-    theirs.test_decomposable(name, "cpu", rng)
-
-
 def test_concatenation(name):
     torch.manual_seed(0)
     theirs.test_concatenation(name, "cpu")
