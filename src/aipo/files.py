@@ -115,6 +115,11 @@ class FolderLock:
                 (self.folder / LOCK_NAME).unlink(missing_ok=True)
             self._file = None
 
+    @property
+    def held(self) -> bool:
+        """Whether we have it."""
+        return self._file is not None
+
     def acquire(self) -> None:
         """Take the lock.
 

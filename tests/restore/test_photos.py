@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import aipo
 from aipo.cli import app
 from aipo.errors import InputError
+from aipo.files import FolderLock
 from aipo.flows import NoiseFlow
 from aipo.images import read_image
 from aipo.images.metrics import psnr
@@ -301,3 +302,44 @@ def test_options_for_photographs_are_refused_with_a_face_prior(tmp_path):
 def test_a_level_beyond_the_prior_is_named_by_the_library(prior):
     with pytest.raises(InputError, match=r"0\.3"):
         restore_whole(prior, Whole(truth()[0], 0.9))
+
+
+def test_a_folder_that_another_process_writes_to_is_left_alone(tmp_path, prior_file):
+    as_picture(noise(truth()[0], 0.05)).save(tmp_path / "a.png")
+    out = tmp_path / "out"
+    command = [tmp_path / "a.png", "--task=denoise", f"--prior={prior_file}", f"--out={out}"]
+    assert restore(*command).exit_code == 0
+    tiles = out / f"{photo_restorer.TILES}others"
+    tiles.mkdir()
+    with FolderLock(out) as lock:
+        lock.acquire()
+        outcome = restore(*command, "--sigma=0.1")
+        assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
+        assert "is writing to the folder" in outcome.stderr
+        assert tiles.exists()
+    assert restore(*command, "--sigma=0.1").exit_code == 0
+    assert not tiles.exists()
+
+
+def test_what_is_not_finite_is_not_written(tmp_path, prior_file, monkeypatch):
+    np.save(tmp_path / "a.npy", truth()[0].permute(1, 2, 0).numpy())
+    monkeypatch.setattr(whole, "_estimates", lambda p, w, tile, e: iter([torch.full_like(w.cut(tile)[0], torch.nan)]))
+    outcome = restore(
+        tmp_path / "a.npy", "--task=denoise", "--sigma=0.1", f"--prior={prior_file}", f"--out={tmp_path / 'out'}"
+    )
+    assert outcome.exit_code == 2
+    assert "no finite density" in outcome.stderr
+    assert not (tmp_path / "out" / "a.restored.npy").exists()
+
+
+def test_a_damaged_picture_costs_no_other_and_alone_leaves_no_folder(tmp_path, prior_file):
+    (tmp_path / "bad.png").write_bytes(b"damaged")
+    as_picture(noise(truth()[0], 0.05)).save(tmp_path / "good.png")
+    out = tmp_path / "out"
+    command = ["--task=denoise", f"--prior={prior_file}", f"--out={out}"]
+    outcome = restore(tmp_path / "bad.png", *command)
+    assert (outcome.exit_code, out.exists()) == (2, False)
+    outcome = restore(tmp_path / "bad.png", tmp_path / "good.png", *command)
+    assert outcome.exit_code == 1
+    assert outcome.stderr.startswith(f"aipo: {tmp_path / 'bad.png'}: damaged")
+    assert (out / "good.restored.png").exists()

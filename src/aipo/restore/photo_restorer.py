@@ -33,15 +33,20 @@ class PhotoRestorer(Restorer):
                 continue
             try:
                 item = read_measured(image, self.job.settings)
-                self._say(item)
-                lock.acquire()
-                yield self._restore(item)
-                self.reached += 1
+            except InputError as error:
+                self.fail(image, str(error))
+                continue
+            self._say(item)
+            lock.acquire()
+            try:
+                record = self._restore(item)
             except (InputError, OSError) as error:
                 if isinstance(error, OSError) and is_storage_error(error):
                     raise
-                text = str(error)
-                self.fail(image, text if text.startswith(f"{image}: ") else f"{image}: {text}")
+                self.fail(image, f"{image}: {error}")
+            else:
+                self.reached += 1
+                yield record
 
     def clear(self) -> None:
         for folder in self.job.out.glob(f"{TILES}*"):
@@ -52,6 +57,8 @@ class PhotoRestorer(Restorer):
         key = json.dumps([settings.record, item.sha256], sort_keys=True)
         finished = FinishedTiles(self.job.out / f"{TILES}{hashlib.sha256(key.encode()).hexdigest()[:16]}")
         x, evaluations = restore_whole(settings.photo_prior, item.whole, share=self.solving, finished=finished)
+        if not x.isfinite().all():
+            raise InputError(f"{settings.photo_prior.name} has no finite density here; try another --sigma")
         outputs = Outputs(item.path, self.job.out, settings.ending(item.path))
         record = self._record(item, x, evaluations, round(time.perf_counter() - start, 3))
         record = outputs.write({"restored": item.encode(x, settings)}, record)

@@ -75,7 +75,8 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None, spread: Spre
                 _here(restorer, groups, lock) if spread is None else _elsewhere(restorer, groups, lock, spread)
             ):
                 known[Path(record.picture)] = record
-            restorer.clear()
+            if lock.held:  # otherwise what is there may be somebody else's
+                restorer.clear()
         finally:
             # An interrupt comes by here too: the report shows what is finished.
             outcome.records = [record for record in known.values() if record is not None]
