@@ -207,7 +207,7 @@ BAD = {
         ["tiny.png", *SUPERRES, "--fit=crop"],
         "--fit crop does not work with --task superres",
     ),
-    "deblur without kernel": (["good.png", *DEBLUR], "--task deblur needs --blur or --kernel"),
+    "deblur without kernel": (["good.png", *DEBLUR], "--task deblur needs --blur or --motion or --kernel"),
     "blur negative": (["good.png", *DEBLUR, "--blur=-1"], "width is -1"),
     "blur and kernel": (["good.png", *DEBLUR, "--blur=1", "--kernel=kernel.npy"], "give --blur or --kernel, not both"),
     "large kernel": (["good.png", *DEBLUR, "--kernel=large-kernel.npy"], "large-kernel.npy: kernel has shape (65, 3)"),

@@ -179,7 +179,7 @@ def test_the_command_packs(store, tmp_path):
 
 def test_what_a_run_needs_is_asked_for_before_it_solves(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install '\.\[bench\]'"):
+    with pytest.raises(InputError, match=r"pip install 'aipo\[bench\]'"):
         Store(tmp_path)
 
 

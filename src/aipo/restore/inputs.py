@@ -103,7 +103,8 @@ class Reader:
     def _read_small(self, path: Path, opened: OpenedImage) -> MeasuredImage:
         """An image to be enlarged, to exactly the prior's size."""
         _, height, width = self.shape
-        factors = FACTORS if self.settings.factor is None else (self.settings.factor,)
+        possible = [factor for factor in FACTORS if height % factor == width % factor == 0]
+        factors = possible if self.settings.factor is None else [self.settings.factor]
         for factor in factors:
             if tuple(opened.x.shape[1:]) == (height // factor, width // factor):
                 operator, y = self._operator(factor=factor), opened.x.expand(3, -1, -1).contiguous()

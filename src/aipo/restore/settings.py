@@ -240,6 +240,9 @@ class Settings:
         if not self.whole:
             if not task.faces:
                 raise InputError(f"--task {task.name} needs a prior for photographs of any size, not {name}")
+            _, height, width = self.face_prior.image_shape
+            if self.factor is not None and (height % self.factor or width % self.factor):
+                raise InputError(f"--factor is {self.factor}, which does not divide {name}'s {width}x{height} pixels")
             for option in ("format", "quality"):
                 if getattr(self, option) is not None:
                     raise InputError(f"{flag(option)} is for whole photographs; {name} restores 64x64 pixels")
