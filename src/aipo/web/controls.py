@@ -116,7 +116,11 @@ def _task_controls() -> dict[str, Any]:
         elem_id="task",
     )
     factor = gr.Radio(
-        [(f"{f} times", f) for f in FACTORS], value=max(FACTORS), label="Enlarge", visible=False, elem_id="factor"
+        [(f"{f} times", f) for f in FACTORS if SHAPE[1] % f == 0],
+        value=max(FACTORS),
+        label="Enlarge",
+        visible=False,
+        elem_id="factor",
     )
     blur = gr.Slider(
         0.5,

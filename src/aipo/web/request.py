@@ -18,7 +18,7 @@ from aipo.restore.tasks import task_named
 __all__ = ["SEED", "TASKS", "Measurement", "Request", "mask_text", "measure", "parse_mask", "scratches"]
 
 SEED = 0  # of the damage, so that the preview and the restoration show the same
-TASKS = tuple(task.name for task in ALL_TASKS.values() if task.input != "vector")
+TASKS = tuple(task.name for task in ALL_TASKS.values() if task.faces and task.input != "vector")
 
 
 @dataclass(frozen=True)
