@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install locked audit demo app test test-attacks test-app test-browser test-deepinv test-wheel check docs format clean
+.PHONY: install locked audit demo app test test-docs test-attacks test-app test-browser test-deepinv test-wheel check docs format clean
 
 install: $(VENV)/.installed
 
@@ -15,7 +15,11 @@ app: $(VENV)/.installed-app
 	$(BIN)/aipo app
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --ignore=tests/web --ignore=tests/attacks
+	$(BIN)/pytest -n 2 --ignore=tests/web --ignore=tests/attacks --ignore=tests/docs
+
+# Every page does what it says: examples, tutorials, links.
+test-docs: $(VENV)/.installed-dev
+	$(BIN)/pytest -n 2 tests/docs
 
 # Files, options and kills that nobody should have to fear: a seeded corpus.
 test-attacks: $(VENV)/.installed-dev
