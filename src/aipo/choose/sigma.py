@@ -14,7 +14,7 @@ from aipo.problem.map_problem import MapProblem
 from aipo.transforms.color import opponent
 from aipo.transforms.haar import MEDIAN_OF_NORMAL, diagonal_deviation
 
-__all__ = ["automatic_sigma", "checked_sigma", "estimate_sigma"]
+__all__ = ["SMALLEST", "automatic_sigma", "checked_sigma", "estimate_sigma"]
 
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
@@ -44,7 +44,7 @@ def estimate_sigma(y: Tensor) -> Tensor:
         >>> round(estimate_sigma(noisy).item(), 2)
         0.1
     """
-    if y.ndim != 4 or y.shape[1] not in (1, 3) or min(y.shape[2:]) < 16:
+    if y.ndim != 4 or y.shape[1] not in (1, 3) or min(y.shape[2:]) < SMALLEST:
         raise InputError(
             f"sigma can be estimated for pictures (B, 1 or 3, H, W) of 16x16 and more, not {tuple(y.shape)}"
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from aipo.choose.sigma import estimate_sigma
+from aipo.choose.sigma import SMALLEST, estimate_sigma
 from aipo.errors import InputError
 from aipo.images import OpenedImage, color_mask, open_image, read_numbers
 from aipo.images.windows import Window, place_window
@@ -18,9 +20,8 @@ from aipo.restore.record import SigmaFrom
 from aipo.restore.settings import Settings
 from aipo.restore.tasks import FACTORS, TASKS
 
-__all__ = ["MeasuredImage", "Reader"]
+__all__ = ["MeasuredImage", "Reader", "naming", "observed_pixels", "without_gray_copies"]
 
-SMALLEST_ESTIMATE = 16  # pixels on a side, for the noise to be estimated
 ROUNDING = 0.5 / 255  # less noise than this cannot be told from rounding to 8 bits
 
 
@@ -77,18 +78,13 @@ class Reader:
 
     def read(self, path: Path) -> MeasuredImage:
         """One image. `InputError`, beginning with its name, if it cannot be used."""
-        try:
+        with naming(path):
             if self.task.input == "vector":
                 return self._read_vector(path)
             opened = open_image(path, noisy=True)
             if opened.transparent is not None and (self.task.name != "inpaint" or self._has_mask):
                 raise InputError("is partly transparent; put it on a background, or save it without an alpha channel")
             return self._read_small(path, opened) if self.task.input == "small image" else self._read(path, opened)
-        except InputError as error:
-            text = str(error)
-            raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
-        except OSError as error:  # gone, or unreadable, since it was first looked at
-            raise InputError(f"{path}: cannot be read: {error.strerror}; check the file") from None
 
     def _read_vector(self, path: Path) -> MeasuredImage:
         y = read_numbers(path, 1).float()
@@ -147,21 +143,7 @@ class Reader:
         """Which pixels of the image in its file are observed (1, H, W); None unless it is to be inpainted."""
         if self.task.name != "inpaint":
             return None
-        if self.settings.mask_color is not None:
-            return color_mask(opened.x, self.settings.mask_color)
-        if self.settings.mask is not None:
-            mask = self.settings.files["mask"]
-            if mask.shape[1:] != opened.x.shape[1:]:
-                raise InputError(f"is {_size(opened.x)} pixels, the mask {_size(mask)}; they must have the same size")
-            return mask
-        if opened.transparent is None:
-            raise InputError(
-                "it is not clear which pixels are missing; give --mask, black where they are, or --mask-color, or make "
-                "them transparent"
-            )
-        if opened.transparent.all():
-            raise InputError("is transparent everywhere, so there is nothing to go by; check the picture")
-        return (~opened.transparent).float()
+        return observed_pixels(opened.x, opened.transparent, self.settings)
 
     def _window(self, opened: OpenedImage) -> Window | None:
         """Where to cut a part of the prior's size; None if the image has that size."""
@@ -237,6 +219,37 @@ class Reader:
         return max(gain * _estimate(x, window), ROUNDING), "estimated", gain
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What goes wrong with a file comes out as an `InputError` that begins with its name."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
+    except OSError as error:  # gone, or unreadable, since it was first looked at
+        raise InputError(f"{path}: cannot be read: {error.strerror}; check the file") from None
+
+
+def observed_pixels(x: Tensor, transparent: Tensor | None, settings: Settings) -> Tensor:
+    """Which pixels of an image (C, H, W) to be inpainted are known: (1, H, W) of 0 and 1."""
+    if settings.mask_color is not None:
+        return color_mask(x, settings.mask_color)
+    if settings.mask is not None:
+        mask = settings.files["mask"]
+        if mask.shape[1:] != x.shape[1:]:
+            raise InputError(f"is {_size(x)} pixels, the mask {_size(mask)}; they must have the same size")
+        return mask
+    if transparent is None:
+        raise InputError(
+            "it is not clear which pixels are missing; give --mask, black where they are, or --mask-color, or make "
+            "them transparent"
+        )
+    if transparent.all():
+        raise InputError("is transparent everywhere, so there is nothing to go by; check the picture")
+    return (~transparent).float()
+
+
 def _estimate(x: Tensor, window: Window | None) -> float:
     """The noise of the image as it is in its file, near the window if that is large enough."""
     part = x
@@ -246,16 +259,16 @@ def _estimate(x: Tensor, window: Window | None) -> float:
         spots = window.on_image(corners)
         (x0, y0), (x1, y1) = spots.amin(0).long().clamp(min=0).tolist(), spots.amax(0).long().clamp(min=0).tolist()
         near = x[:, y0 : y1 + 1, x0 : x1 + 1]
-        part = near if min(near.shape[1:]) >= SMALLEST_ESTIMATE else x
-    if min(part.shape[1:]) < SMALLEST_ESTIMATE:
+        part = near if min(near.shape[1:]) >= SMALLEST else x
+    if min(part.shape[1:]) < SMALLEST:
         raise InputError("is too small for its noise to be estimated; give --sigma, its standard deviation in 0..1")
-    sigma = estimate_sigma(_without_gray_copies(part)[None]).item()
+    sigma = estimate_sigma(without_gray_copies(part)[None]).item()
     if not sigma > 0:
         raise InputError("its noise cannot be estimated; give --sigma, its standard deviation in 0..1")
     return sigma
 
 
-def _without_gray_copies(x: Tensor) -> Tensor:
+def without_gray_copies(x: Tensor) -> Tensor:
     """One channel of an image that is gray but stored as RGB: its colors have no noise to be measured."""
     return x[:1] if len(x) == 3 and torch.equal(x, x[:1].expand_as(x)) else x
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
 from aipo.errors import InputError
 from aipo.files import FolderLock, is_storage_error
 from aipo.restore.job import Restorer
@@ -60,13 +58,13 @@ class PhotoRestorer(Restorer):
         if not x.isfinite().all():
             raise InputError(f"{settings.photo_prior.name} has no finite density here; try another --sigma")
         outputs = Outputs(item.path, self.job.out, settings.ending(item.path))
-        record = self._record(item, x, evaluations, round(time.perf_counter() - start, 3))
+        record = self._record(item, evaluations, round(time.perf_counter() - start, 3))
         record = outputs.write({"restored": item.encode(x, settings)}, record)
         shutil.rmtree(finished.folder, ignore_errors=True)
         self.watcher.say(f"{record.picture}: {record.status}, {record.evaluations} evaluations")
         return record
 
-    def _record(self, item: MeasuredPhoto, x: Tensor, evaluations: int, seconds: float) -> Record:
+    def _record(self, item: MeasuredPhoto, evaluations: int, seconds: float) -> Record:
         return Record(
             status="done",
             lam=None,

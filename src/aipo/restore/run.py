@@ -71,9 +71,8 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None, spread: Spre
     groups = [images[first : first + restorer.together] for first in range(0, len(images), restorer.together)]
     with FolderLock(job.out) as lock:
         try:
-            for record in (
-                _here(restorer, groups, lock) if spread is None else _elsewhere(restorer, groups, lock, spread)
-            ):
+            work = _elsewhere(restorer, groups, lock, spread) if spread else _here(restorer, groups, lock)
+            for record in work:
                 known[Path(record.picture)] = record
             if lock.held:  # otherwise what is there may be somebody else's
                 restorer.clear()
