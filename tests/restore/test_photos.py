@@ -13,6 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import aipo
+from aipo.choose.sigma import automatic_sigma
 from aipo.cli import app
 from aipo.errors import InputError
 from aipo.files import FolderLock
@@ -316,6 +317,7 @@ def test_a_folder_that_another_process_writes_to_is_left_alone(tmp_path, prior_f
         outcome = restore(*command, "--sigma=0.1")
         assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
         assert "is writing to the folder" in outcome.stderr
+        assert restore(*command).exit_code == 2, "nothing is missing, but the report would be written"
         assert tiles.exists()
     assert restore(*command, "--sigma=0.1").exit_code == 0
     assert not tiles.exists()
@@ -343,3 +345,19 @@ def test_a_damaged_picture_costs_no_other_and_alone_leaves_no_folder(tmp_path, p
     assert outcome.exit_code == 1
     assert outcome.stderr.startswith(f"aipo: {tmp_path / 'bad.png'}: damaged")
     assert (out / "good.restored.png").exists()
+
+
+def test_the_noise_level_of_a_photograph(prior):
+    """White noise is measured; what a JPEG file does to its colors is seen; a camera's smooth noise has one level."""
+    x = torch.nn.functional.interpolate(truth(16, 16), (128, 128), mode="bicubic").clamp(0, 1)
+    sigma, notes = automatic_sigma(prior, noise(x, 0.1))
+    assert sigma == pytest.approx(0.1, rel=0.1)
+    assert not notes
+    gray = noise(x, 0.1).mean(1, keepdim=True) - x.mean(1, keepdim=True)
+    sigma, notes = automatic_sigma(prior, x + 1.5 * gray)  # the same in all colors
+    assert 0.03 < sigma < 0.12
+    assert "brightness" in notes[0]
+    blurred = torch.nn.functional.avg_pool2d(noise(torch.zeros_like(x), 0.03), 7, 1, 3)
+    sigma, notes = automatic_sigma(prior, x + blurred)
+    assert sigma == 0.033
+    assert "camera" in notes[0]
