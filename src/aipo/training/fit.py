@@ -32,7 +32,7 @@ from aipo.training.trainer import Trainer
 
 __all__ = ["Data", "fit"]
 
-HELD_OUT = 40  # photographs, of a folder that has ten times as many
+HELD_OUT = 40  # photographs, of a folder that has eight times as many
 VALIDATION_CROPS, VALIDATION_SIDE = 2, 128  # of each of them
 CARD_SIDE = 64  # of the crops from which a card's numbers come
 ERROR_CROPS = 32  # with which the errors of the estimate are measured
@@ -123,7 +123,7 @@ def _photos(data: Data, settings: Settings, device: torch.device) -> tuple[Photo
     unreadable: list[Path] = []
     files = list_photos(data.images, data.size, unreadable)
     if data.validation is None:
-        files, held = hold_out(files, min(HELD_OUT, len(files) // 10 + 1), settings.seed)
+        files, held = hold_out(files, min(HELD_OUT, len(files) // 8 + 1), settings.seed)
         if not files:
             raise InputError(f"{data.images}: training needs at least 2 photographs")
     else:

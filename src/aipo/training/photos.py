@@ -27,7 +27,7 @@ __all__ = ["Photos", "hold_out", "list_photos", "read_crops", "with_patterns"]
 
 POOL_PHOTOS = 64  # decoded for a pool
 CROPS = 24  # of each of them
-REUSE = 4  # how often a crop is drawn, each time with other noise: decoding must not slow a GPU down
+REUSE = 1  # how often a crop is drawn on average
 SCALES = 3  # at which they are cut
 SMALLEST_SCALE = 0.4  # finer detail per pixel than a camera gives, as in pictures scaled for a screen
 
@@ -62,7 +62,8 @@ def read_crops(path: Path, side: int, count: int, generator: torch.Generator) ->
     """Random crops (count, 3, side, side) of a photograph, uint8, at a few random scales."""
     photo = open_rgb(path)
     smallest = max(SMALLEST_SCALE, side / min(photo.size))
-    scales = smallest + (1 - smallest) * torch.rand(SCALES, generator=generator, dtype=torch.float64)
+    # More of the smaller scales: there is more to learn from a crop full of detail.
+    scales = smallest + (1 - smallest) * torch.rand(SCALES, generator=generator, dtype=torch.float64).square()
     crops = []
     for i, scale in enumerate(scales.tolist()):
         size = (max(side, round(scale * photo.width)), max(side, round(scale * photo.height)))
