@@ -72,6 +72,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sigma", action="store_true")
     parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--device", default="cpu", help="of our priors and the peers; BM3D has the CPU only")
+    parser.add_argument("--with", dest="other", type=Path, help="JSON of another run on the same pictures: its methods join the table")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
@@ -98,9 +100,9 @@ def read(args: argparse.Namespace) -> dict[str, Tensor]:
 def methods(args: argparse.Namespace) -> dict[str, Denoiser]:
     found: dict[str, Denoiser] = {} if args.no_bm3d or args.gray else {"BM3D": bm3d}
     if args.peers and not args.gray:
-        found |= load_peers(args.peers)
+        found |= load_peers(args.peers, args.device)
     for name in args.priors:
-        prior = aipo.load_prior(name)
+        prior = aipo.load_prior(name).to(args.device)
         for spin in args.spin:
             label = Path(name).stem + (f" spin {spin}" if spin > 1 else "")
             found[label] = lambda y, sigma, prior=prior, spin=spin: prior.denoise(y, sigma, spin=spin)
@@ -125,12 +127,15 @@ def denoise(pictures: dict[str, Tensor], args: argparse.Namespace) -> list[dict[
             for method, function in chosen.items():
                 if method == "DnCNN" and level != 25:
                     continue
+                there = y if method == "BM3D" else y.to(args.device)
                 start = time.perf_counter()
-                estimate = function(y, level / 255)
+                estimate = function(there, level / 255).cpu()
                 seconds = time.perf_counter() - start
                 row = {"image": name, "level": level, "method": method, "psnr": psnr(estimate, x), "seconds": seconds}
                 rows.append(row)
-    for method in chosen:
+    if args.other:
+        rows += [r for r in json.loads(args.other.read_text())["rows"] if r["method"] not in chosen]
+    for method in dict.fromkeys(r["method"] for r in rows):
         means = []
         for level in LEVELS:
             values = [r["psnr"] for r in rows if r["method"] == method and r["level"] == level]
@@ -143,11 +148,11 @@ def denoise(pictures: dict[str, Tensor], args: argparse.Namespace) -> list[dict[
 def sigma_errors(pictures: dict[str, Tensor], args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for name in args.priors:
-        prior = aipo.load_prior(name)
+        prior = aipo.load_prior(name).to(args.device)
         for sigma in SIGMAS:
             errors = []
             for i, (picture, x) in enumerate(pictures.items()):
-                found = prior.estimate_sigma(noisy(x, i, sigma)).item()
+                found = prior.estimate_sigma(noisy(x, i, sigma).to(args.device)).item()
                 errors.append(abs(found / sigma - 1))
                 rows.append({"prior": name, "image": picture, "sigma": sigma, "found": found})
             median, worst = sorted(errors)[len(errors) // 2], max(errors)
@@ -159,17 +164,17 @@ def tiles_against_whole(pictures: dict[str, Tensor], args: argparse.Namespace) -
     """The four corners of 256x256 in the middle of each picture would differ little; whole pictures are compared."""
     rows = []
     for name in args.priors:
-        prior = aipo.load_prior(name)
+        prior = aipo.load_prior(name).to(args.device)
         for level in LEVELS:
             gains = []
             for i, (picture, x) in enumerate(pictures.items()):
                 x = x[..., : x.shape[2] // 64 * 64, : x.shape[3] // 64 * 64]
-                y = noisy(x, i, level / 255)
-                whole = psnr(prior.denoise(y, level / 255), x)
+                y = noisy(x, i, level / 255).to(args.device)
+                whole = psnr(prior.denoise(y, level / 255).cpu(), x)
                 apart = y.unfold(2, 64, 64).unfold(3, 64, 64).permute(0, 2, 3, 1, 4, 5)
                 apart = torch.stack([prior.denoise(t[None], level / 255)[0] for t in apart.flatten(0, 2)])
                 grid = (x.shape[2] // 64, x.shape[3] // 64)
-                apart = apart.unflatten(0, grid).permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)[None]
+                apart = apart.unflatten(0, grid).permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)[None].cpu()
                 tiles = psnr(apart, x)
                 gains.append(whole - tiles)
                 rows.append({"prior": name, "image": picture, "level": level, "whole": whole, "tiles": tiles})

@@ -76,18 +76,18 @@ def _details_backward(details: Tensor, g: Tensor) -> Tensor:
 def _couple(coupling: Coupling, h: Tensor, embedding: Tensor, exists: Tensor) -> tuple[Tensor, Tensor, Back]:
     """What a coupling makes of h, its log-determinant, and the way back for a gradient."""
     order, back_order, seen = coupling.order, coupling.back_order, coupling.seen
-    a, b = h[:, order].split([seen, BANDS - seen], dim=1)
+    a, b = h.index_select(1, order).split([seen, BANDS - seen], dim=1)
     exists = exists[:, order[seen:]]
     dtype = coupling.net.compute_dtype or h.dtype
     n, net_back = _run(coupling.net, a.to(dtype, memory_format=torch.channels_last), embedding)
     out, log_scales = _couple_forward(b, n, exists)
 
     def back(g: Tensor) -> Tensor:
-        g_a, g_out = g[:, order].split([seen, BANDS - seen], dim=1)
+        g_a, g_out = g.index_select(1, order).split([seen, BANDS - seen], dim=1)
         g_b, g_n = _couple_backward(g_out, b, n, exists)
-        return torch.cat([g_a + net_back(g_n), g_b], dim=1)[:, back_order]
+        return torch.cat([g_a + net_back(g_n), g_b], dim=1).index_select(1, back_order)
 
-    return torch.cat([a, out], dim=1)[:, back_order], log_scales.sum((1, 2, 3)), back
+    return torch.cat([a, out], dim=1).index_select(1, back_order), log_scales.sum((1, 2, 3)), back
 
 
 def _run(net: NoiseNet, a: Tensor, embedding: Tensor) -> tuple[Tensor, Back]:

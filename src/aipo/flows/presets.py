@@ -34,8 +34,8 @@ PRESETS: dict[str, tuple[Callable[..., Flow], dict[str, Any]]] = {
 }
 # For images of any size, at every noise level. Nearly all of the time goes into the finest level.
 NOISE_PRESETS: dict[str, dict[str, Any]] = {
-    "photo": {"couplings": [10, 10, 6, 4], "hidden": [112, 112, 96, 64], "blocks": [1, 1, 1, 1]},
-    "photo-small": {"couplings": [10, 10, 6, 4], "hidden": [48, 48, 48, 32], "blocks": [1, 1, 1, 1]},
+    "photo": {"couplings": [10, 10, 6, 4], "hidden": [96, 96, 96, 64], "blocks": [1, 1, 1, 1]},
+    "photo-small": {"couplings": [6, 6, 4, 4], "hidden": [64, 64, 48, 32], "blocks": [1, 1, 1, 1]},
     "face": {"couplings": [10, 10, 6, 4], "hidden": [96, 96, 96, 64], "blocks": [1, 1, 1, 1]},
 }
 

@@ -26,7 +26,7 @@ from aipo.training.dataset import MAX_PIXELS, SUFFIXES, mixed_seed, open_rgb
 __all__ = ["Photos", "hold_out", "list_photos", "read_crops", "with_patterns"]
 
 POOL_PHOTOS = 64  # decoded for a pool
-CROPS = 24  # of each of them
+CROPS = 48  # of each of them
 REUSE = 1  # how often a crop is drawn on average
 SCALES = 3  # at which they are cut
 SMALLEST_SCALE = 0.4  # finer detail per pixel than a camera gives, as in pictures scaled for a screen
