@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from aipo.flows.any_size import BANDS, CENTER, COLORS
 from aipo.flows.noise_flow import LOG_SCALE_LIMIT, Coupling, NoiseFlow, NoiseNet
@@ -111,10 +112,10 @@ def _run(net: NoiseNet, a: Tensor, embedding: Tensor) -> tuple[Tensor, Back]:
 
     def back(g: Tensor) -> Tensor:
         g = (last_scale * g).to(dtype, memory_format=torch.channels_last)
-        g = _transposed(g, last) * _slope(saved[-1])
+        g = times_slope(_transposed(g, last), saved[-1])
         for i in reversed(range(len(inside))):
-            g_v = _transposed(g, inner[2 * i + 1]) * _slope(inside[i])
-            g = g + _transposed(g_v, inner[2 * i]) * _slope(saved[i])
+            g_v = times_slope(_transposed(g, inner[2 * i + 1]), inside[i])
+            g = g + times_slope(_transposed(g_v, inner[2 * i]), saved[i])
         return _transposed(scale.to(dtype) * g, first).to(embedding.dtype)
 
     return n, back
@@ -128,10 +129,28 @@ def _transposed(g: Tensor, weight: Tensor) -> Tensor:
     return F.conv_transpose2d(g, weight, padding=1)
 
 
-def _slope(h: Tensor) -> Tensor:
-    """The derivative of SiLU."""
-    sigmoid = torch.sigmoid(h)
-    return sigmoid * (1 + h * (1 - sigmoid))
+def times_slope(g: Tensor, h: Tensor) -> Tensor:
+    """g times the derivative of SiLU at h."""
+    return _TimesSlope.apply(g, h)
+
+
+class _TimesSlope(torch.autograd.Function):
+    """In one pass over memory, and its gradient in few: on a CPU such passes cost as much as the convolutions."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+        ctx.save_for_backward(g, h)
+        return torch.ops.aten.silu_backward(g, h)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor, Tensor]:
+        g, h = ctx.saved_tensors
+        sigmoid = torch.sigmoid(h)
+        # The second derivative: sigmoid (1 - sigmoid) (2 + h (1 - 2 sigmoid)).
+        second = torch.addcmul(h, h, sigmoid, value=-2).add_(2).mul_(sigmoid)
+        second.addcmul_(second, sigmoid, value=-1).mul_(g).mul_(up)
+        return torch.ops.aten.silu_backward(up, h), second
 
 
 def _couple_forward(b: Tensor, n: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
