@@ -2,8 +2,8 @@
 
     python scripts/make_samples.py
 
-The astronaut is brought to the geometry of the face priors: of all similarity transforms (rotation, one
-scale, shift) the one that maps her five landmarks closest to the average landmarks of an aligned face.
+The coffee is a whole photograph at half its size, the cat a part of one. The astronaut is brought to the geometry of
+the face priors: of all similarity transforms (rotation, one scale, shift) the one that maps her five landmarks closest to the average landmarks of an aligned face.
 """
 
 from pathlib import Path
@@ -46,6 +46,9 @@ def main() -> None:
     }
     for name, picture in pictures.items():
         Image.fromarray(picture).save(FOLDER / f"{name}.png", optimize=True)
+    coffee = Image.fromarray(data.coffee())
+    half = coffee.resize((coffee.width // 2, coffee.height // 2), Image.Resampling.LANCZOS)
+    half.save(FOLDER / "coffee.webp", lossless=True, quality=100, method=6)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from aipo.cli.terminal import print_json, print_line, print_table
 
 __all__ = ["demo"]
 
+PHOTO_PRIOR = "photo-small"
+
 
 def demo(
     out: OutOption = Path("aipo-demo"),
@@ -20,18 +22,23 @@ def demo(
         int, typer.Option(min=0, max=2**63 - 1, metavar="INTEGER", help="Seed of everything that is random.")
     ] = 0,
     prior: PriorOption = DEFAULT_PRIOR,
+    photo_prior: Annotated[
+        str, typer.Option(metavar="PRIOR", help="Of photographs: a name or a .safetensors file.")
+    ] = PHOTO_PRIOR,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """See what it does: corrupt and restore four sample pictures in three ways, in about a minute.
+    """See what it does: corrupt and restore a photograph and four faces in three ways, in about a minute.
 
     Writes the pictures and a report.html that shows them all. Nothing is downloaded.
     """
-    from aipo.priors.zoo import load_flow_prior
+    from aipo.priors.zoo import load_flow_prior, load_noise_prior
     from aipo.restore.demo import run_demo, table
 
     start = time.perf_counter()
-    records = run_demo(load_flow_prior(prior), prior, out, seed, progress=not (as_json or quiet))
+    records = run_demo(
+        load_flow_prior(prior), prior, load_noise_prior(photo_prior), photo_prior, out, seed, not (as_json or quiet)
+    )
     report = out / "report.html"
     if as_json:
         print_json({"report": str(report), "results": [record.to_json() for record in records]})

@@ -1,7 +1,8 @@
 """The main job on images that come with the package: corrupt, restore, compare with the truth.
 
-Three tasks, each a batch of the same four images: a real face, two faces drawn from the prior itself (the best case it
-can meet), and a cat (out of its distribution).
+First a whole photograph, in three tasks, by continuation in the noise level. Then the three tasks of the paper, each a
+batch of the same four images of 64x64: a real face, two faces drawn from the prior itself (the best case it can meet),
+and a cat (out of its distribution).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from aipo.images import samples, to_uint8, write_image
 from aipo.images.metrics import psnr
 from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
+from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior
 from aipo.problem.map_problem import MapProblem
 from aipo.report.html import Figure, Section, is_report, write_report
@@ -33,22 +35,29 @@ from aipo.restore.page import rounded
 from aipo.restore.record import ImageResult
 from aipo.restore.solve import image_results
 from aipo.restore.tasks import TASKS, Damage, Task
+from aipo.solvers.anneal import anneal
 
-__all__ = ["DEMO_TASKS", "IMAGES", "DemoRecord", "DemoTask", "run_demo", "table"]
+__all__ = ["DEMO_TASKS", "IMAGES", "PHOTO_TASKS", "PHOTOGRAPH", "DemoRecord", "DemoTask", "run_demo", "table"]
 
+PHOTOGRAPH = "coffee"
 IMAGES = ("astronaut", "drawn-1", "drawn-2", "cat")
 SHAPE = (3, 64, 64)  # of the sample images
 
 INTRODUCTION = (
-    "Four pictures, corrupted in three ways and restored by MAP estimation with a normalizing-flow prior of faces.\n\n"
-    "The astronaut is a real face. The two drawn faces come from the prior itself, the best case it can meet. The cat "
-    "is not a face: it shows what the prior does to something it has never seen."
+    "First a photograph, corrupted in three ways and restored as a whole, by a flow that knows photographs of any size "
+    "at every noise level.\n\n"
+    "Then the three tasks of the paper: four pictures of 64x64, restored by MAP estimation with a flow that knows "
+    "faces. The astronaut is a real face. The two drawn faces come from the prior itself, the best case it can meet. "
+    "The cat is not a face: it shows what the prior does to something it has never seen."
+)
+PHOTO_TEXT = (
+    "A cup of coffee, {} pixels. Move the sliders: left of the line is what was measured, right of it the restoration."
 )
 EXPLANATION = (
-    "PSNR in dB against the truth, before (the simple reconstruction in the middle row) and after. lam is λ, the "
-    "weight of the prior, chosen for each picture without the truth. The loss is L = D + λ P at the restoration, in "
-    "nats. "
-    "Evaluations are gradients of L per picture. The seconds are wall time for the four pictures of a task together."
+    "PSNR in dB against the truth, before (the simple reconstruction) and after. lam is λ, the weight of the prior, "
+    "chosen for each picture without the truth; the photograph has none, its prior follows the noise level instead. "
+    "The loss is L = D + λ P at the restoration, in nats. Evaluations are gradients per picture. The seconds are wall "
+    "time for all pictures of a task together."
 )
 
 
@@ -75,11 +84,16 @@ class DemoTask:
     def sigma(self) -> float:
         return self.task.added_sigma
 
-    def operator(self, generator: torch.Generator) -> LinearOperator:
-        """The operator, with a mask or matrix from the generator."""
-        return damaging_operator(self.task.name, SHAPE, Damage(), generator)
+    def operator(self, shape: tuple[int, int, int], generator: torch.Generator) -> LinearOperator:
+        """The operator for images of that shape, with a mask or matrix from the generator."""
+        return damaging_operator(self.task.name, shape, Damage(), generator)
 
 
+PHOTO_TASKS = (
+    DemoTask("photo-denoise", TASKS["denoise"], "", "noisy"),
+    DemoTask("photo-inpaint", TASKS["inpaint"], "a quarter of the pixels missing, ", "with gaps"),
+    DemoTask("photo-superres", TASKS["superres"], "half the height and width, ", "enlarged"),
+)
 DEMO_TASKS = (
     DemoTask("denoise", TASKS["denoise"], "", "noisy"),
     DemoTask("inpaint", TASKS["inpaint"], "a quarter of the pixels missing, ", "with gaps"),
@@ -106,13 +120,16 @@ class DemoRecord(ImageResult):
     batch: int
 
 
-def run_demo(prior: Prior, source: str, out: Path, seed: int, progress: bool) -> list[DemoRecord]:
+def run_demo(
+    prior: Prior, source: str, photo_prior: NoisePrior, photo_source: str, out: Path, seed: int, progress: bool
+) -> list[DemoRecord]:
     """Run all tasks, write the images and `report.html` to `out`, and return one record per task and image.
 
     Arguments:
         prior: for images (3, 64, 64).
-        source: the name or file that `prior` was loaded from, for the report's command line.
-        seed: of the drawn faces, the mask, the sensing matrix and the noise.
+        photo_prior: for photographs.
+        source, photo_source: the names or files that they were loaded from, for the report's command line.
+        seed: of the drawn faces, the masks, the sensing matrix and the noise.
         progress: say what is being done, with a bar on the terminal.
     """
     if prior.image_shape != SHAPE:
@@ -122,11 +139,60 @@ def run_demo(prior: Prior, source: str, out: Path, seed: int, progress: bool) ->
         raise InputError(f"{page} already exists and is not a report of aipo; move it, or choose another --out")
     with FolderLock(out) as lock:
         lock.acquire()
-        return _run_tasks(prior, source, out, seed, progress)
+        generator = torch.Generator().manual_seed(seed)
+        records, section = _run_photograph(photo_prior, out, generator, progress)
+        more, sections = _run_tasks(prior, out, generator, progress)
+        records, sections = records + more, [section, *sections]
+        settings = {
+            "prior of photographs": photo_prior.name,
+            "prior of faces": prior.name,
+            "their SHA-256": f"{photo_prior.card['sha256']}, {prior.card['sha256']}",
+            "photograph": "anneal, 20 evaluations; 1 for denoising",
+            "faces": f"follow_path, {EVALS} evaluations at most; lam chosen by choose_lambda (discrepancy)",
+            "seed": seed,
+            "aipo": aipo.__version__,
+            "torch": torch.__version__,
+        }
+        priors = ["--prior", Path(source), "--photo-prior", Path(photo_source)]
+        command = command_line(["demo", *priors, "--seed", str(seed), "--out", out])
+        sections.append(Section("Numbers", text=EXPLANATION, table=table(records)))
+        write_report(page, "AIPO demo", INTRODUCTION, sections, settings, command)
+    return records
 
 
-def _run_tasks(prior: Prior, source: str, out: Path, seed: int, progress: bool) -> list[DemoRecord]:
-    generator = torch.Generator().manual_seed(seed)
+def _run_photograph(
+    prior: NoisePrior, out: Path, generator: torch.Generator, progress: bool
+) -> tuple[list[DemoRecord], Section]:
+    truth = samples.photograph()
+    _, height, width = truth.shape
+    records, sliders = [], []
+    for task in PHOTO_TASKS:
+        if progress:
+            print(f"A photograph. {task.heading}", file=sys.stderr)
+        operator, noise = task.operator((3, height, width), generator), Gaussian(task.sigma)
+        y = operator.measure(truth[None], noise, generator)
+        problem = MapProblem(prior, operator, noise, y)
+        start = time.perf_counter()
+        result = anneal(problem, progress=progress)
+        seconds = round(time.perf_counter() - start, 3)
+        values = replace(image_results(problem, result)[0], lam=None, loss=None)
+        shown = {"truth": truth, "naive": _as_saved(operator.A_dagger(y)[0])}
+        if values.done:
+            shown["restored"] = _as_saved(result.x[0])
+        record = _written(task, PHOTOGRAPH, shown, out, values, seconds, batch=1)
+        records.append(record)
+        before = Figure(f"{task.heading}: {task.naive}", shown["naive"], f"PSNR {rounded(record.psnr_before, 2)} dB")
+        if values.done:
+            after = Figure("restored", shown["restored"], f"PSNR {rounded(record.psnr_after, 2)} dB")
+        else:
+            after = Figure("not restored", torch.full_like(truth, 0.5), values.status)
+        sliders.append((before, after))
+    return records, Section("A photograph", text=PHOTO_TEXT.format(f"{width}x{height}"), sliders=sliders)
+
+
+def _run_tasks(
+    prior: Prior, out: Path, generator: torch.Generator, progress: bool
+) -> tuple[list[DemoRecord], list[Section]]:
     truth = _truth(prior, generator)
     records, sections = [], []
     for task in DEMO_TASKS:
@@ -135,19 +201,7 @@ def _run_tasks(prior: Prior, source: str, out: Path, seed: int, progress: bool) 
         task_records, section = _run_task(task, prior, truth, out, generator, progress)
         records += task_records
         sections.append(section)
-    settings = {
-        "prior": prior.name,
-        "prior SHA-256": prior.card["sha256"],
-        "lam": "chosen by choose_lambda (discrepancy)",
-        "solver": f"follow_path, {EVALS} evaluations at most",
-        "seed": seed,
-        "aipo": aipo.__version__,
-        "torch": torch.__version__,
-    }
-    command = command_line(["demo", "--prior", Path(source), "--seed", str(seed), "--out", out])
-    sections.append(Section("Numbers", text=EXPLANATION, table=table(records)))
-    write_report(out / "report.html", "AIPO demo", INTRODUCTION, sections, settings, command)
-    return records
+    return records, sections
 
 
 def table(records: Sequence[DemoRecord]) -> tuple[list[str], list[list[str]]]:
@@ -163,7 +217,7 @@ def table(records: Sequence[DemoRecord]) -> tuple[list[str], list[list[str]]]:
             rounded(record.loss, 0),
             str(record.evaluations),
             # Shown once, because it is the time of the whole batch.
-            rounded(record.seconds, 1) if record.image == IMAGES[0] else "",
+            rounded(record.seconds, 1) if record.image in (PHOTOGRAPH, IMAGES[0]) else "",
         ]
         for record in records
     ]
@@ -183,7 +237,7 @@ def _as_saved(x: Tensor) -> Tensor:
 def _run_task(
     task: DemoTask, prior: Prior, truth: Tensor, out: Path, generator: torch.Generator, progress: bool
 ) -> tuple[list[DemoRecord], Section]:
-    operator, noise = task.operator(generator), Gaussian(task.sigma)
+    operator, noise = task.operator(SHAPE, generator), Gaussian(task.sigma)
     y = operator.measure(truth, noise, generator)
     naive = _as_saved(operator.A_dagger(y))
     problem = MapProblem(prior, operator, noise, y)
@@ -197,27 +251,34 @@ def _run_task(
         shown = {"truth": truth[i], "naive": naive[i]}
         if values.done:
             shown["restored"] = _as_saved(result.x[i])
-        for kind, image in shown.items():
-            write_image(out / f"{task.name}.{name}.{kind}.png", image)
-        before, after = (_psnr(shown.get(kind), truth[i]) for kind in ("naive", "restored"))
+        record = _written(task, name, shown, out, values, seconds, len(IMAGES))
+        before, after = record.psnr_before, record.psnr_after
         rows[0].append(Figure(f"{name}: truth", truth[i]))
         rows[1].append(Figure(f"{name}: {task.naive}", naive[i], f"PSNR {rounded(before, 2)} dB"))
         if after is None:  # gray keeps the columns in place
             rows[2].append(Figure(f"{name}: not restored", torch.full(SHAPE, 0.5), values.status))
         else:
             rows[2].append(Figure(f"{name}: restored", shown["restored"], f"PSNR {rounded(after, 2)} dB"))
-        records.append(
-            DemoRecord(
-                **vars(values),
-                task=task.name,
-                image=name,
-                psnr_before=before,
-                psnr_after=after,
-                seconds=seconds,
-                batch=len(IMAGES),
-            )
-        )
+        records.append(record)
     return records, Section(task.heading, rows=rows)
+
+
+def _written(
+    task: DemoTask, name: str, shown: dict[str, Tensor], out: Path, values: ImageResult, seconds: float, batch: int
+) -> DemoRecord:
+    """Write what is shown of an image, and say how good it is."""
+    for kind, image in shown.items():
+        write_image(out / f"{task.name}.{name}.{kind}.png", image)
+    before, after = (_psnr(shown.get(kind), shown["truth"]) for kind in ("naive", "restored"))
+    return DemoRecord(
+        **vars(values),
+        task=task.name,
+        image=name,
+        psnr_before=before,
+        psnr_after=after,
+        seconds=seconds,
+        batch=batch,
+    )
 
 
 def _psnr(x: Tensor | None, truth: Tensor) -> float | None:

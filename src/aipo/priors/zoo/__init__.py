@@ -12,7 +12,7 @@ from aipo.priors.files import load_prior_files
 from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior
 
-__all__ = ["flow_prior_names", "load_flow_prior", "load_prior", "prior_names"]
+__all__ = ["flow_prior_names", "load_flow_prior", "load_noise_prior", "load_prior", "prior_names"]
 
 _FOLDER = Path(__file__).parent
 
@@ -60,4 +60,12 @@ def load_flow_prior(name: str | Path) -> Prior:
     prior = load_prior(name)
     if isinstance(prior, NoisePrior):
         raise InputError(f"{prior.name} is a prior for noisy images of any size; this needs one for images of one size")
+    return prior
+
+
+def load_noise_prior(name: str | Path) -> NoisePrior:
+    """Load a prior for images of any size at every noise level, and refuse any other."""
+    prior = load_prior(name)
+    if not isinstance(prior, NoisePrior):
+        raise InputError(f"{prior.name} knows no noise levels; this needs a noise prior such as photo-small")
     return prior
