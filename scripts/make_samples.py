@@ -3,7 +3,8 @@
     python scripts/make_samples.py
 
 The coffee is a whole photograph at half its size, the cat a part of one. The astronaut is brought to the geometry of
-the face priors: of all similarity transforms (rotation, one scale, shift) the one that maps her five landmarks closest to the average landmarks of an aligned face.
+the face priors: of all similarity transforms (rotation, one scale, shift) the one that maps her five landmarks closest
+to the average landmarks of an aligned face.
 """
 
 from pathlib import Path
