@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import aipo
 from aipo.cli import app
 from aipo.images import open_image, read_image, read_mask, write_image
+from aipo.restore import settings
 from aipo.restore.operators import make_operator
 from aipo.restore.tasks import TASKS
 
@@ -124,7 +125,7 @@ def test_it_prints_what_was_written_and_the_command(tmp_path, clean):
     path = tmp_path / "out" / "astronaut.deblur.png"
     assert outcome.stdout == (
         f"{path}\nRestore with:\naipo restore {path} --task deblur --sigma 0.02 --blur 1.5 "
-        f"--out {tmp_path / 'out' / 'restored'}\n"
+        f"--prior celeba64-realnvp-small --out {tmp_path / 'out' / 'restored'}\n"
     )
     assert invoke("corrupt", clean, "--task=deblur", "--out", tmp_path / "out", "--quiet").output == ""
 
@@ -137,12 +138,14 @@ def test_fit_cuts_first(tmp_path):
     assert aipo.metrics.psnr(read_image(name)[None], aipo.samples.load("astronaut")[None]).item() > 20
 
 
+@pytest.mark.parametrize("embedded", [False, True])
 @pytest.mark.parametrize(("task", "fit"), [("denoise", "align"), ("deblur", "crop"), ("sense", None)])
-def test_the_command_for_a_photograph_says_how_to_fit_it(tmp_path, task, fit):
+def test_the_command_for_a_photograph_says_how_to_fit_it_if_it_must_be(tmp_path, monkeypatch, task, fit, embedded):
+    monkeypatch.setattr(settings, "prior_names", lambda: ["photo-small"] * embedded)
     Image.fromarray(np.full((80, 96, 3), 128, dtype=np.uint8)).save(tmp_path / "photo.png")
     small = ["--fit=resize"] if task == "sense" else []
     words = shlex.split(corrupt(tmp_path / "photo.png", f"--task={task}", *small, "--out", tmp_path / "out")["restore"])
-    assert (words[words.index("--fit") + 1] if "--fit" in words else None) == fit
+    assert (words[words.index("--fit") + 1] if "--fit" in words else None) == (None if embedded else fit)
 
 
 BAD = {

@@ -21,8 +21,9 @@ from aipo.flows import NoiseFlow
 from aipo.images import read_image
 from aipo.images.metrics import psnr
 from aipo.operators import Blur, SuperResolution
+from aipo.priors import zoo
 from aipo.priors.files import load_prior_files, save_prior_files
-from aipo.restore import photo_restorer, whole
+from aipo.restore import photo_restorer, settings, whole
 from aipo.restore.operators import mosaic_mask
 from aipo.restore.whole import FinishedTiles, Whole, filled, restore_whole
 
@@ -79,6 +80,41 @@ def measured(task, x):
     observed = mosaic_mask(tuple(x.shape[1:]), "rggb").bool()
     y = torch.where(observed, noise(x, 0.01), torch.tensor(0.5))
     return Whole(y[0], 0.01, observed=observed), y
+
+
+FACES, PHOTOS = "celeba64-realnvp-small", "photo-small"
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"task": "denoise"}, PHOTOS),
+        ({"task": "demosaic"}, PHOTOS),
+        ({"task": "sense"}, FACES),
+        ({"task": "colorize"}, FACES),
+        ({"task": "denoise", "fit": "align"}, FACES),
+        ({"task": "inpaint", "lam": "0.5"}, FACES),
+        ({"task": "denoise", "solver": "paper"}, FACES),
+    ],
+)
+def test_photographs_have_their_prior_where_it_is_embedded(monkeypatch, options, names):
+    monkeypatch.setattr(settings, "prior_names", lambda: [FACES, PHOTOS])
+    assert settings.default_prior(**options) == names
+    monkeypatch.setattr(settings, "prior_names", lambda: [FACES])
+    assert settings.default_prior(**options) == FACES
+
+
+def test_nothing_else_to_say(tmp_path, prior_file, monkeypatch):
+    """With a prior of that name in the zoo a photograph is restored whole, and the report says by which prior."""
+    for suffix in (".safetensors", ".json"):
+        (tmp_path / f"photo-small{suffix}").write_bytes(prior_file.with_suffix(suffix).read_bytes())
+    monkeypatch.setattr(zoo, "_FOLDER", tmp_path)
+    as_picture(noise(truth(40, 72)[0], 0.1)).save(tmp_path / "a.jpg")
+    outcome = restore(tmp_path / "a.jpg", "--task=denoise", f"--out={tmp_path / 'out'}")
+    assert outcome.exit_code == 0, outcome.output
+    with Image.open(tmp_path / "out" / "a.restored.jpg") as image:
+        assert image.size == (72, 40)
+    assert "--prior photo-small" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("task", ["denoise", "inpaint", "superres", "deblur", "demosaic"])
@@ -295,7 +331,7 @@ def test_a_deep_hole_is_filled_if_one_insists(tmp_path, prior_file):
 def test_options_for_photographs_are_refused_with_a_face_prior(tmp_path):
     as_picture(truth()[0]).save(tmp_path / "a.png")
     for options in (["--task=denoise", "--format=jpg"], ["--task=demosaic"]):
-        outcome = restore(tmp_path / "a.png", *options, f"--out={tmp_path / 'out'}")
+        outcome = restore(tmp_path / "a.png", *options, "--prior=celeba64-realnvp-small", f"--out={tmp_path / 'out'}")
         assert outcome.exit_code == 2
         assert "celeba64-realnvp-small" in outcome.stderr
 

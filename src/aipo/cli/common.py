@@ -10,6 +10,7 @@ import typer
 
 from aipo.cli.terminal import complain
 from aipo.errors import InputError
+from aipo.restore.tasks import FACE_PRIOR
 
 __all__ = [
     "DEFAULT_PRIOR",
@@ -24,7 +25,7 @@ __all__ = [
     "one_of",
 ]
 
-DEFAULT_PRIOR = "celeba64-realnvp-small"
+DEFAULT_PRIOR = FACE_PRIOR
 
 # Those of `aipo.images.windows`, which needs torch and cannot be imported here.
 FITS = {

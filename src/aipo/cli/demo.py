@@ -10,10 +10,9 @@ import typer
 
 from aipo.cli.common import DEFAULT_PRIOR, JsonOption, OutOption, PriorOption, QuietOption, exit_if_failed
 from aipo.cli.terminal import print_json, print_line, print_table
+from aipo.restore.tasks import PHOTO_PRIOR
 
 __all__ = ["demo"]
-
-PHOTO_PRIOR = "photo-small"
 
 
 def demo(

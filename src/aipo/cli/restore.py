@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aipo.cli.common import (
-    DEFAULT_PRIOR,
     FITS,
     JsonOption,
     OutOption,
-    PriorOption,
     QuietOption,
     by_value,
     choices,
@@ -20,7 +18,7 @@ from aipo.cli.common import (
 )
 from aipo.cli.terminal import RestoreBar, complain, print_json, print_line, print_table
 from aipo.errors import InputError
-from aipo.restore.tasks import FACTORS, PATTERNS, TASKS
+from aipo.restore.tasks import FACE_PRIOR, FACTORS, PATTERNS, PHOTO_PRIOR, TASKS
 
 if TYPE_CHECKING:
     from aipo.restore.run import Job, Outcome, Spread
@@ -120,6 +118,15 @@ Solver = Annotated[
         **choices("solver", SOLVERS),
     ),
 ]
+PriorOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="An embedded prior, or your own .safetensors file.",
+        show_default=f"{PHOTO_PRIOR} for whole photographs, if it is embedded; {FACE_PRIOR} for 64x64 faces, that is "
+        f"with --fit, --lam or --solver, and for {' and '.join(t.name for t in TASKS.values() if not t.whole)}",
+    ),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="Processes that share the pictures.", show_default="by cores and memory"),
@@ -147,7 +154,7 @@ def restore(
     seed: Seed = None,
     matrix: Matrix = None,
     lam: Lam = "auto",
-    prior: PriorOption = DEFAULT_PRIOR,
+    prior: PriorOption = None,
     solver: Solver = "path",
     format: Format = None,
     quality: Quality = None,
@@ -161,9 +168,9 @@ def restore(
     """Restore corrupted pictures: remove noise or blur, fill in, enlarge, color.
 
     Writes NAME.restored.png and NAME.json for each picture, and one
-    report.html. A prior for photographs restores whole pictures at their own
-    size and writes the format of each; one for faces restores 64x64 pixels, or
-    with --fit align the largest face in a photograph.
+    report.html. A photograph is restored whole, at its own size, and written in
+    its own format. A prior for faces restores 64x64 pixels, or with --fit align
+    the largest face in a photograph.
 
     A picture that cannot be used does not stop the others: it is named at the
     end, and the exit code is 1. After an interrupt, run the same command again
@@ -173,8 +180,9 @@ def restore(
     from dataclasses import fields
 
     from aipo.restore.run import Outcome, prepare
-    from aipo.restore.settings import Settings
+    from aipo.restore.settings import Settings, default_prior
 
+    given["prior"] = prior or default_prior(task, fit, lam, solver)
     settings = Settings(**{field.name: given[field.name] for field in fields(Settings)})
     job, outcome = prepare(images, out, settings), Outcome()
     with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:

@@ -21,8 +21,8 @@ from aipo.operators import Inpainting, LinearOperator
 from aipo.restore.command import command_line
 from aipo.restore.listing import list_images
 from aipo.restore.operators import damaging_operator, make_operator
-from aipo.restore.settings import flag
-from aipo.restore.tasks import TASKS, Damage, task_named
+from aipo.restore.settings import default_prior, flag
+from aipo.restore.tasks import FACE_PRIOR, TASKS, Damage, task_named
 
 __all__ = ["Corrupted", "Corruption", "corrupt"]
 
@@ -134,9 +134,7 @@ def corrupt(arguments: Sequence[Path], out: Path, how: Corruption) -> Corrupted:
     made = list(files)
     options: list[str | Path] = ["--task", how.task, "--sigma", f"{how.added_sigma or LEAST_SIGMA:g}"]
     options += _needed(how, out, next(iter(operators.values())), files)
-    if TASKS[how.task].faces and TASKS[how.task].input == "image" and shapes != {(3, how.size, how.size)}:
-        # The priors can restore the face in a photo. A known blur would change if the photo were scaled.
-        options += ["--fit", "crop" if how.task == "deblur" else "align"]
+    options += _prior(how, shapes)
     with FolderLock(out) as lock:
         lock.acquire()
         _check_free(files, [*listing.images, *(path for path in (how.mask, how.kernel) if path)])
@@ -186,6 +184,17 @@ def _needed(how: Corruption, out: Path, operator: LinearOperator, files: dict[Pa
         return ["--pattern", how.damage.pattern]
     if how.task == "sense":
         return ["--seed", str(how.seed)]
+    return []
+
+
+def _prior(how: Corruption, shapes: set[tuple[int, int, int]]) -> list[str | Path]:
+    """What `restore` must be told to take a prior that can do it."""
+    task = TASKS[how.task]
+    if shapes == {(3, how.size, how.size)}:
+        return ["--prior", FACE_PRIOR] if task.whole and task.faces and how.size == Corruption.size else []
+    if default_prior(how.task) == FACE_PRIOR and task.faces and task.input == "image":
+        # It can restore the face in a photo. A known blur would change if the photo were scaled.
+        return ["--fit", "crop" if how.task == "deblur" else "align"]
     return []
 
 

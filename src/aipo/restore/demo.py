@@ -37,7 +37,7 @@ from aipo.restore.solve import image_results
 from aipo.restore.tasks import TASKS, Damage, Task
 from aipo.solvers.anneal import anneal
 
-__all__ = ["DEMO_TASKS", "IMAGES", "PHOTO_TASKS", "PHOTOGRAPH", "DemoRecord", "DemoTask", "run_demo", "table"]
+__all__ = ["DEMO_TASKS", "IMAGES", "PHOTOGRAPH", "PHOTO_TASKS", "DemoRecord", "DemoTask", "run_demo", "table"]
 
 PHOTOGRAPH = "coffee"
 IMAGES = ("astronaut", "drawn-1", "drawn-2", "cat")

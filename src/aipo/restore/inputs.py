@@ -155,7 +155,8 @@ class Reader:
         if tuple(opened.x.shape[1:]) != size:
             raise InputError(
                 f"is {_size(opened.x)} pixels, but the prior needs {size[1]}x{size[0]}; choose --fit crop (the "
-                "middle), resize (the middle square, scaled) or align (the largest face)"
+                "middle), resize (the middle square, scaled) or align (the largest face), or with --prior a prior for "
+                "photographs, which restores all of it"
             )
         return None
 

@@ -23,14 +23,14 @@ from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
 from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior
-from aipo.priors.zoo import load_prior
+from aipo.priors.zoo import load_prior, prior_names
 from aipo.restore.command import command_line
 from aipo.restore.operators import blur_kernel, make_operator
-from aipo.restore.tasks import FACTORS, PATTERNS, TASKS, task_named
+from aipo.restore.tasks import FACE_PRIOR, FACTORS, PATTERNS, PHOTO_PRIOR, TASKS, task_named
 from aipo.solvers import LBFGS, Amortized, FixedLambda
 from aipo.solvers.solve import AtLambda
 
-__all__ = ["LAM_RULES", "SOLVERS", "Settings", "flag"]
+__all__ = ["LAM_RULES", "SOLVERS", "Settings", "default_prior", "flag"]
 
 SOLVERS: dict[str, AtLambda[Any]] = {
     "path": LBFGS(),
@@ -286,6 +286,12 @@ class Settings:
             elif value is not None:
                 words += [flag(f.name), Path(value) if f.name in ("prior", *FILES) else str(value)]
         return command_line([*words, "--out", out])
+
+
+def default_prior(task: str, fit: str | None = None, lam: float | str = "auto", solver: str = "path") -> str:
+    """The embedded prior for these options: the one of photographs, if it is there and nothing asks for a face."""
+    whole = task_named(task).whole and fit is None and lam == "auto" and solver == "path"
+    return PHOTO_PRIOR if whole and PHOTO_PRIOR in prior_names() else FACE_PRIOR
 
 
 def flag(name: str) -> str:

@@ -11,7 +11,10 @@ from typing import Literal
 
 from aipo.errors import InputError
 
-__all__ = ["FACTORS", "PATTERNS", "TASKS", "Damage", "Task", "task_named"]
+__all__ = ["FACE_PRIOR", "FACTORS", "PATTERNS", "PHOTO_PRIOR", "TASKS", "Damage", "Task", "task_named"]
+
+# Embedded priors that are taken if nobody names one: for 64x64 faces, and for photographs.
+FACE_PRIOR, PHOTO_PRIOR = "celeba64-realnvp-small", "photo-small"
 
 FACTORS = (2, 3, 4)  # by which a picture can be enlarged
 PATTERNS = ("rggb", "bggr", "grbg", "gbrg")  # colors of the upper left 2x2 pixels of a mosaic, row by row
