@@ -14,7 +14,7 @@ import aipo
 from aipo import operators
 from aipo.choose import SigmaWarning
 from aipo.choose.rules import best, crossing, held_out
-from aipo.choose.sigma import checked_sigma, estimate_sigma
+from aipo.choose.sigma import checked_sigma, estimate_sigma, noise_curve
 from aipo.errors import InputError
 from aipo.problem.discrepancy import FLOW_FACTOR
 from aipo.problem.evidence import most_likely_sigma
@@ -375,3 +375,28 @@ def test_a_choice_at_the_end_of_the_path_says_so(flow):
         moved = replace(choice, result=replace(choice.result, lam=lam))
         assert bool(moved.at_end[0]) is end
     assert not aipo.choose_lambda(problem, "fixed", lam=0.5, path=path).at_end.any()
+
+
+def test_a_noise_curve_shows_how_noise_grows_with_brightness():
+    x = torch.linspace(0.2, 0.8, 256).expand(3, 256, 256)
+    y = x + (0.02 + 0.1 * x) * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    curve = noise_curve(y)
+    assert list(curve.brightness) == sorted(curve.brightness)
+    expected = [0.02 + 0.1 * b for b in curve.brightness]
+    assert torch.allclose(torch.tensor(curve.sigma), torch.tensor(expected), rtol=0.1)
+    assert abs(curve.correlation) < 0.1
+    assert min(curve.sigma) < curve.level < max(curve.sigma)
+
+
+def test_a_noise_curve_tells_smooth_noise_from_white():
+    normal = torch.randn(3, 257, 257, generator=torch.Generator().manual_seed(0))
+    smooth = (normal[:, 1:, 1:] + normal[:, :-1, 1:] + normal[:, 1:, :-1] + normal[:, :-1, :-1]) / 4
+    curve = noise_curve(0.5 + 0.1 * smooth)
+    assert curve.level == pytest.approx(0.05, rel=0.15)
+    assert curve.correlation == pytest.approx(0.5, abs=0.15)  # of the mean of 2x2 neighbors
+
+
+def test_no_noise_curve_of_what_is_cut_off_or_too_small():
+    assert noise_curve(torch.ones(3, 64, 64)) is None
+    assert noise_curve(torch.full((1, 7, 64), 0.5)) is None
+    assert noise_curve(torch.full((1, 8, 8), 0.5)).level == 0

@@ -229,3 +229,21 @@ def test_lam_is_on_a_logarithmic_axis_with_round_numbers():
 
 def test_what_is_not_finite_is_left_out():
     assert len(points(draw(Curve("name", [0.1, 1, 10], [1.0, math.nan, math.inf])))) == 1
+
+
+def test_another_number_has_a_linear_axis():
+    svg = draw(Curve("sigma", [0.0, 0.5, 1.0], [1.0, 2.0, 3.0], axis="brightness", logarithmic=False))
+    across = [x for x, _ in points(svg)]
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.2)
+    assert ">brightness</text>" in svg
+    assert "λ" not in svg
+
+
+def test_photographs_are_embedded_as_jpeg_and_small_pictures_exactly(tmp_path):
+    ramp = torch.linspace(0, 1, 300).expand(3, 100, 300)
+    section = Section("-", rows=[[Figure("large", ramp), Figure("small", ramp[..., :64])]])
+    write_report(tmp_path / "r.html", "-", "-", [section], {})
+    kinds = re.findall(r"data:image/(\w+);base64,([^\"]+)", (tmp_path / "r.html").read_text())
+    assert [kind for kind, _ in kinds] == ["jpeg", "png"]
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(kinds[0][1])))) / 255
+    assert np.abs(shown - ramp.permute(1, 2, 0).numpy()).max() < 0.02

@@ -5,6 +5,8 @@ gain by that too, so what is asserted holds for every prior.
 """
 
 import json
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from aipo.images.metrics import psnr
 from aipo.operators import Blur, SuperResolution
 from aipo.priors import zoo
 from aipo.priors.files import load_prior_files, save_prior_files
-from aipo.restore import photo_restorer, settings, whole
+from aipo.restore import classical, photo_restorer, settings, whole
 from aipo.restore.operators import mosaic_mask
 from aipo.restore.whole import FinishedTiles, Whole, filled, restore_whole
 
@@ -127,6 +129,63 @@ def test_every_task_is_better_than_what_was_at_hand(prior, task):
     inside = (..., slice(8, -8), slice(8, -8))  # the blurred picture was blurred around its border
     gain = psnr(restored[None][inside], x[inside]) - psnr(simple[inside], x[inside])
     assert gain > (0.1 if task in ("superres", "deblur") else 1)
+
+
+@pytest.mark.parametrize("task", ["denoise", "inpaint", "superres", "deblur", "demosaic"])
+def test_every_task_has_a_classical_method_to_compare_with(task, monkeypatch):
+    pytest.importorskip("skimage")
+    x = truth(96, 96)
+    item, simple = measured(task, x)
+    compared = classical.classical(item)
+    inside = (..., slice(8, -8), slice(8, -8))
+    assert psnr(compared[None][inside], x[inside]) > psnr(simple[inside], x[inside]) + 0.5
+    for size in ("SIDE", "MARGIN"):
+        monkeypatch.setattr(classical, size, 36)
+    assert (classical.classical(item) - compared).abs().mean() < 2e-3
+
+
+def test_the_classical_result_is_a_file_and_in_the_report(tmp_path, prior_file):
+    pytest.importorskip("skimage")
+    as_picture(noise(truth(64, 256)[0], 0.1)).save(tmp_path / "a.jpg")
+    out = tmp_path / "out"
+    command = [tmp_path / "a.jpg", "--task=denoise", f"--prior={prior_file}", f"--out={out}"]
+    assert restore(*command, "--compare").exit_code == 0
+    page = (out / "report.html").read_text()
+    for said in ("for comparison: non-local means", "the difference, ", "sigma in flat places", "between neighboring"):
+        assert said in page
+    with Image.open(out / "a.classical.jpg") as image:
+        assert image.size == (256, 64)
+    assert "Already there" in restore(*command, "--compare").stdout
+    assert restore(*command).exit_code == 0
+    assert not (out / "a.classical.jpg").exists()
+    assert "non-local" not in (out / "report.html").read_text()
+
+
+def test_a_comparison_needs_its_package(tmp_path, prior_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage.restoration", None)
+    as_picture(truth()[0]).save(tmp_path / "a.png")
+    command = [tmp_path / "a.png", f"--prior={prior_file}", "--compare", f"--out={tmp_path / 'out'}"]
+    outcome = restore(*command, "--task=denoise")
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
+    assert "--compare needs the package scikit-image: pip install 'aipo[classical]'" in outcome.stderr
+    assert restore(*command, "--task=superres").exit_code == 0
+
+
+def test_the_report_keeps_what_other_runs_have_left_in_the_folder(tmp_path, prior_file):
+    out = tmp_path / "out"
+    for name in ("a", "b", "c"):
+        as_picture(noise(truth()[0], 0.1)).save(tmp_path / f"{name}.png")
+        outcome = restore(tmp_path / f"{name}.png", "--task=denoise", f"--prior={prior_file}", f"--out={out}")
+        assert outcome.exit_code == 0
+    page = (out / "report.html").read_text()
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert headings == ["c.png", "Numbers", "Earlier in this folder", "b.png", "a.png", "Settings"]
+    (out / "a.restored.png").write_bytes(b"no longer ours")
+    (tmp_path / "b.png").unlink()
+    assert restore(tmp_path / "c.png", "--task=denoise", f"--prior={prior_file}", f"--out={out}").exit_code == 0
+    page = (out / "report.html").read_text()
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", page)[3:] == ["b.png", "Settings"]
+    assert "The picture itself is gone" in page
 
 
 @pytest.mark.parametrize("task", ["denoise", "inpaint", "superres", "deblur", "demosaic"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,7 +17,7 @@ from aipo.problem.map_problem import MapProblem
 from aipo.transforms.color import opponent
 from aipo.transforms.haar import MEDIAN_OF_NORMAL, diagonal_deviation
 
-__all__ = ["SMALLEST", "automatic_sigma", "checked_sigma", "estimate_sigma"]
+__all__ = ["SMALLEST", "NoiseCurve", "automatic_sigma", "checked_sigma", "estimate_sigma", "noise_curve"]
 
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
@@ -23,6 +26,9 @@ SMALLEST = 16  # pixels on a side, for the noise to be estimated from the pictur
 # photographs one level for all loses little against the best for each (docs/photographs.md). Below the first level
 # noise counts as a camera's; the second one is taken for it.
 SMOOTH, CAMERA = 0.012, 0.033
+# Of the blocks in which a noise curve is measured: the side, the share that counts as flat, and how many of each
+# brightness it takes; and of how many pixels, evenly spread.
+BLOCK, FLAT, ENOUGH, MOST_PIXELS = 8, 0.25, 40, 2**21
 
 
 def estimate_sigma(y: Tensor) -> Tensor:
@@ -74,6 +80,68 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
         notes, sigma = (found,), CAMERA
     # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
     return float(f"{max(low, min(sigma, high)):.3g}"), notes
+
+
+@dataclass(frozen=True)
+class NoiseCurve:
+    """What is seen of a picture's noise where the picture is flat.
+
+    Attributes:
+        brightness: of such places, from dark to bright.
+        sigma: the standard deviation there, as many.
+        level: that of all places.
+        correlation: of the noise at neighboring pixels: about 0 if it is white, and near 1 if it is smooth.
+    """
+
+    brightness: tuple[float, ...]
+    sigma: tuple[float, ...]
+    level: float
+    correlation: float
+
+
+def noise_curve(y: Tensor) -> NoiseCurve | None:
+    """Measure the noise of a picture (C, H, W) in blocks without details; None if it has none that can be used.
+
+    What a linear slope leaves in the flattest quarter of the blocks counts as noise. Texture makes it too large;
+    of noise that is smooth the slope takes a part, so that level and correlation are a little too small.
+    """
+    if min(y.shape[1:]) < BLOCK:
+        return None
+    height, width = (size // BLOCK * BLOCK for size in y.shape[1:])
+    every = math.ceil(math.sqrt(height * width / MOST_PIXELS))
+    rows = y[:, :height, :width].unfold(1, BLOCK, BLOCK).unfold(2, BLOCK, BLOCK)[:, ::every, ::every]
+    blocks = rows.reshape(len(y), -1, BLOCK, BLOCK).transpose(0, 1)
+    # Where pixels are cut off at black or white, so is their noise.
+    blocks = blocks[((blocks <= 0) | (blocks >= 1)).float().mean((1, 2, 3)) < 0.1]
+    if not len(blocks):
+        return None
+    brightness, noise = blocks.mean((1, 2, 3)), _without_slope(blocks)
+    energy = noise.square().sum((2, 3)).mean(1) / (BLOCK**2 - 3)  # three numbers went into the slope
+    gray = noise.mean(1)[energy <= _lowest(energy)]
+    along = ((gray[:, 1:] * gray[:, :-1]).mean() + (gray[:, :, 1:] * gray[:, :, :-1]).mean()) / 2
+    order, count = brightness.argsort(), max(1, min(8, len(brightness) // ENOUGH))
+    parts = order.tensor_split(count)
+    return NoiseCurve(
+        tuple(brightness[part].mean().item() for part in parts),
+        tuple(_lowest(energy[part]).sqrt().item() for part in parts),
+        _lowest(energy).sqrt().item(),
+        (along / gray.square().mean().clamp(min=1e-12)).item(),
+    )
+
+
+def _without_slope(blocks: Tensor) -> Tensor:
+    """Blocks (n, C, side, side) without the part that is linear in the place."""
+    noise = blocks - blocks.mean((2, 3), keepdim=True)
+    ramp = torch.linspace(-1, 1, blocks.shape[-1]).to(blocks)
+    ramp = ramp / (ramp.norm() * len(ramp) ** 0.5)
+    for slope in (ramp[:, None].expand(blocks.shape[2:]), ramp[None].expand(blocks.shape[2:])):
+        noise = noise - (noise * slope).sum((2, 3), keepdim=True) * slope
+    return noise
+
+
+def _lowest(energy: Tensor) -> Tensor:
+    """The largest energy of the blocks that count as flat."""
+    return energy.kthvalue(max(1, round(FLAT * len(energy)))).values
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ def _prior_row(name: str, card: dict[str, Any]) -> dict[str, Any]:
         "architecture": card["architecture"],
         "parameters": card.get("parameters"),
         "bytes": (Path(zoo.__file__).parent / f"{name}.safetensors").stat().st_size,
-        "image_shape": card["config"]["image_shape"],
+        "image_shape": card["config"].get("image_shape"),  # None for any
         "bits_per_dim_val": card["metrics"].get("bits_per_dim_val"),
         "license": card["license"],
     }
@@ -72,7 +72,7 @@ def _prior_cells(row: dict[str, Any]) -> list[str]:
         row["architecture"],
         "-" if parameters is None else f"{parameters / 1e6:.2f} M",
         f"{row['bytes'] / 1e6:.1f} MB",
-        "x".join(map(str, row["image_shape"][1:])),
+        "x".join(map(str, row["image_shape"][1:])) if row["image_shape"] else "any",
         "-" if bits is None else f"{bits:.3f}",
         textwrap.shorten(row["license"], 32, placeholder="..."),
     ]

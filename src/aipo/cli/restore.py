@@ -101,6 +101,9 @@ Format = Annotated[
 ]
 Quality = Annotated[int | None, typer.Option(help="Of JPEG, WebP and AVIF results, 1 to 100.", show_default="95")]
 Anyway = Annotated[bool, typer.Option("--anyway", help="Do also what looks like a mistake.")]
+Compare = Annotated[
+    bool, typer.Option("--compare", help="For whole photographs: show also what a classical method makes of them.")
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="For sense: seed of a random matrix.")]
 Matrix = Annotated[Path | None, typer.Option(readable=False, help="For sense: or the matrix, a .npy array (m, n).")]
 Lam = Annotated[
@@ -159,6 +162,7 @@ def restore(
     format: Format = None,
     quality: Quality = None,
     anyway: Anyway = False,
+    compare: Compare = False,
     jobs: Jobs = None,
     ray: Ray = None,
     as_json: JsonOption = False,

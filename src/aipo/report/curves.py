@@ -1,4 +1,4 @@
-"""Small line charts over λ, as SVG that takes its colors from the page around it."""
+"""Small line charts over λ or another number, as SVG that takes its colors from the page around it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 38, 34
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve, lam on a logarithmic axis.
+    """One curve, by default over lam on a logarithmic axis.
 
     Attributes:
         name: what is drawn.
-        lam: where, > 0, ascending.
+        lam: where, ascending; > 0 on a logarithmic axis.
         values: as many; points that are not finite are left out.
         chosen: the lam that was chosen and its value, marked.
         level: a value to compare with, drawn across, with its name.
+        axis: what lies below.
+        logarithmic: whether that axis is.
     """
 
     name: str
@@ -30,46 +32,52 @@ class Curve:
     values: Sequence[float]
     chosen: tuple[float, float] | None = None
     level: tuple[float, str] | None = None
+    axis: str = "λ"
+    logarithmic: bool = True
 
 
 def draw(curve: Curve) -> str:
     """The curve as an <svg> element."""
-    points = [(x, y) for x, y in zip(curve.lam, curve.values, strict=True) if math.isfinite(y) and x > 0]
+    shown = [x > 0 or not curve.logarithmic for x in curve.lam]
+    pairs = zip(curve.lam, curve.values, shown, strict=True)
+    points = [(x, y) for x, y, show in pairs if show and math.isfinite(y)]
     marks = [curve.chosen] if curve.chosen else []
     xs = [x for x, _ in (*points, *marks)] or [1.0]
     ys = [y for _, y in (*points, *marks)] + ([curve.level[0]] if curve.level else []) or [0.0]
-    x_low, x_high = _widened(math.log10(min(xs)), math.log10(max(xs)), 0.05)
+    place = math.log10 if curve.logarithmic else float
+    x_low, x_high = _widened(place(min(xs)), place(max(xs)), 0.05)
     y_low, y_high = _widened(min(ys), max(ys), 1.0)
 
     def at(x: float, y: float) -> tuple[float, float]:
-        across = (math.log10(x) - x_low) / (x_high - x_low)
+        across = (place(x) - x_low) / (x_high - x_low)
         up = (y - y_low) / (y_high - y_low)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    described = f"{curve.name} over λ, {len(points)} points"
+    described = f"{curve.name} over {curve.axis}, {len(points)} points"
     if curve.chosen:
-        described += f"; {curve.chosen[1]:.4g} at the chosen λ {curve.chosen[0]:.3g}"
+        described += f"; {curve.chosen[1]:.4g} at the chosen {curve.axis} {curve.chosen[0]:.3g}"
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(described)}">',
         f'<text class="name" x="0" y="14">{escape(curve.name)}</text>',
     ]
     for value in _ticks(y_low, y_high):
-        y = at(10**x_low, value)[1]
+        y = at(xs[0], value)[1]
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
-    for value in _lam_ticks(10**x_low, 10**x_high):
+    for value in _lam_ticks(10**x_low, 10**x_high) if curve.logarithmic else _ticks(x_low, x_high):
         x = at(value, y_low)[0]
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{value:g}</text>')
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">λ</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(curve.axis)}</text>')
     if curve.level:
-        y = at(10**x_low, curve.level[0])[1]
+        y = at(xs[0], curve.level[0])[1]
         parts.append(f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT + 4}" y="{y - 5:.1f}">{escape(curve.level[1])}</text>')
     if curve.chosen:
         x, y = at(*curve.chosen)
         parts.append(f'<line class="chosen" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         anchor, shift = ("end", -5) if x > WIDTH * 0.6 else ("start", 5)
-        label = f"λ {curve.chosen[0]:.2g}"
+        label = f"{curve.axis} {curve.chosen[0]:.2g}"
         parts.append(f'<text x="{x + shift:.1f}" y="{TOP - 4}" text-anchor="{anchor}">{label}</text>')
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
     parts.append(f'<polyline class="line" points="{path}"/>')

@@ -9,6 +9,7 @@ script alone, by its hash. Without scripts half of each image is shown.
 
 import base64
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,10 +17,11 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from PIL import Image
 from torch import Tensor
 
 from aipo.files import write_atomically
-from aipo.images import png_bytes
+from aipo.images import png_bytes, to_uint8
 from aipo.report.curves import Curve, draw
 
 __all__ = ["Figure", "Marked", "Section", "is_report", "write_report"]
@@ -171,15 +173,24 @@ def _section(name: str, section: Section) -> str:
 </section>"""
 
 
-def _image(png: bytes, caption: str) -> str:
-    data = base64.b64encode(png).decode("ascii")
-    return f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}">'
+def _image(content: bytes, caption: str, kind: str = "png") -> str:
+    data = base64.b64encode(content).decode("ascii")
+    return f'<img src="data:image/{kind};base64,{data}" alt="{escape(caption)}">'
 
 
 def _enlarged(figure: Figure) -> str:
+    if figure.image.shape[-1] > FIGURE_WIDTH:  # a photograph, several times smaller as JPEG
+        return _image(_jpeg(figure.image), figure.caption, "jpeg")
     # Enlarged in the file itself, so that an image saved from the page can be looked at too.
     scale = max(1, FIGURE_WIDTH // figure.image.shape[-1])
     return _image(png_bytes(figure.image, scale), figure.caption)
+
+
+def _jpeg(image: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    pixels = to_uint8(image.expand(3, -1, -1)).permute(1, 2, 0).contiguous().numpy()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=92, subsampling=0)
+    return buffer.getvalue()
 
 
 def _slider(before: Figure, after: Figure) -> str:

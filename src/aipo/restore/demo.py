@@ -153,7 +153,7 @@ def run_demo(
             "aipo": aipo.__version__,
             "torch": torch.__version__,
         }
-        priors = ["--prior", Path(source), "--photo-prior", Path(photo_source)]
+        priors: list[str | Path] = ["--prior", Path(source), "--photo-prior", Path(photo_source)]
         command = command_line(["demo", *priors, "--seed", str(seed), "--out", out])
         sections.append(Section("Numbers", text=EXPLANATION, table=table(records)))
         write_report(page, "AIPO demo", INTRODUCTION, sections, settings, command)

@@ -11,7 +11,12 @@ from aipo.images import SUFFIXES
 
 __all__ = ["Listing", "list_images"]
 
-RESULTS = (".restored", ".face", ".strip")  # ends of the stems of earlier results; not to be restored again
+RESULTS = (
+    ".restored",
+    ".face",
+    ".strip",
+    ".classical",
+)  # ends of the stems of earlier results; not to be restored again
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import json
 import os
 import unicodedata
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,12 @@ from aipo.report.html import is_report
 from aipo.restore.record import NOISE_LEVELS, Record
 from aipo.restore.strip import strip_shows
 
-__all__ = ["KINDS", "REPORT", "Outputs", "check_targets"]
+__all__ = ["KINDS", "REPORT", "Outputs", "check_targets", "earlier_records"]
 
 REPORT = "report.html"
 # restored: the result. face: the part of it that was cut and restored, with --fit align. strip: the measurement and the
-# restorations over lam, side by side.
-KINDS = ("restored", "face", "strip")
+# restorations over lam, side by side. classical: what a classical method makes of the same photograph.
+KINDS = ("restored", "face", "strip", "classical")
 WRITING = "being written"
 
 
@@ -35,12 +37,12 @@ class Outputs:
     """The files of one image in the output folder.
 
     Arguments:
-        ending: of the restored image; the others are PNG.
+        ending: of the restored image and the classical one; the others are PNG.
     """
 
     def __init__(self, image: Path, out: Path, ending: str = ".png"):
         self.image, self.out = image, out
-        endings = {kind: f".{kind}{ending if kind == 'restored' else '.png'}" for kind in KINDS}
+        endings = {kind: f".{kind}{ending if kind in ('restored', 'classical') else '.png'}" for kind in KINDS}
         self.name = fitting_stem(image.stem, max(endings.values(), key=len), out)
         self.record_file = out / f"{self.name}.json"
         self.targets = {kind: out / f"{self.name}{end}" for kind, end in endings.items()}
@@ -108,8 +110,7 @@ class Outputs:
         return record
 
     def _with_paths(self, record: Record, written: Container[str]) -> Record:
-        restored, face, strip = (str(self.targets[kind]) if kind in written else None for kind in KINDS)
-        return replace(record, restored=restored, face=face, strip=strip)
+        return _named(record, [self.targets[kind] if kind in written else None for kind in KINDS])
 
     def _earlier(self) -> dict[str, Any] | None:
         """What an earlier run wrote about the image of this name; None if there is nothing, or it is not ours."""
@@ -124,6 +125,24 @@ class Outputs:
 
     def _write_document(self, document: dict[str, Any]) -> None:
         write_atomically(self.record_file, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def earlier_records(out: Path, names: Container[str]) -> list[Record]:
+    """What other runs have restored in this folder, oldest first, as far as it is still there as they wrote it.
+
+    Arguments:
+        names: of records to be left out.
+    """
+    found = []
+    for file in out.glob("*.json"):
+        with suppress(InputError, OSError, ValueError, RecursionError):
+            if file.name in names or not file.is_file():
+                continue
+            record = Record.from_json(json.loads(file.read_bytes()))
+            paths = [None if path is None else out / Path(path).name for path in map(partial(getattr, record), KINDS)]
+            if record.done and all(path is None or record.files.get(path.name) == _sha256(path) for path in paths):
+                found.append((file.stat().st_mtime, file.name, _named(record, paths)))
+    return [record for *_, record in sorted(found, key=lambda entry: entry[:2])]
 
 
 def check_targets(
@@ -165,6 +184,12 @@ def check_targets(
         except InputError as error:
             refused.append(([same[0].image], str(error)))
     return refused
+
+
+def _named(record: Record, paths: Sequence[Path | None]) -> Record:
+    """A record with the files of `KINDS`."""
+    restored, face, strip, classical = (None if path is None else str(path) for path in paths)
+    return replace(record, restored=restored, face=face, strip=strip, classical=classical)
 
 
 def _check_inputs(targets: Sequence[Path], inputs: Sequence[Path]) -> None:

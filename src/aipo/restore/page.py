@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional as F
 
+from aipo.choose.sigma import noise_curve
 from aipo.errors import InputError
 from aipo.images.photograph import read_photograph
 from aipo.report.curves import Curve
 from aipo.report.html import Figure, Section, write_report
+from aipo.restore.classical import NAMES
 from aipo.restore.outputs import REPORT
 from aipo.restore.record import NOISE_LEVELS, Record
 from aipo.restore.settings import Settings
@@ -22,6 +25,7 @@ from aipo.restore.tasks import TASKS
 __all__ = ["COLUMNS", "PHOTO_COLUMNS", "rounded", "table", "write_page"]
 
 LARGEST = 768  # pixels along a side of a photo in the report; the file beside it has them all
+MOST_EARLIER = 20  # pictures of earlier runs that are shown again
 
 EXPLANATION = (
     "The loss L = D + λ P adds how badly a picture explains the measurement (D) and how unlikely it is under the prior "
@@ -34,6 +38,7 @@ PHOTO_EXPLANATION = (
     "sigma is the noise that was found in a picture or assumed, for values in 0..1. The evaluations are those of the "
     "prior, for each pixel."
 )
+EARLIER = f"What other runs have restored in this folder; the latest {MOST_EARLIER} are shown below."
 PHOTO_COLUMNS = ("picture", "status", "sigma", "evaluations", "seconds")
 PATH_EXPLANATION = (
     "\n\nBelow each picture you see it restored with a growing weight λ of the prior. Too little leaves the noise, too "
@@ -78,9 +83,14 @@ def table(records: Sequence[Record], columns: Sequence[str] = tuple(COLUMNS)) ->
 
 
 def write_page(
-    out: Path, records: Sequence[Record], failed: Sequence[tuple[Path, str]], settings: Settings, command: str
+    out: Path,
+    records: Sequence[Record],
+    failed: Sequence[tuple[Path, str]],
+    settings: Settings,
+    command: str,
+    earlier: Sequence[Record] = (),
 ) -> None:
-    """Write the report of all records, and of what could not be read."""
+    """Write the report of all records, of what could not be read, and of what other runs have left in the folder."""
     done = sum(record.done for record in records)
     intro = f"{TASKS[settings.task].title}: {done} of {len(records) + len(failed)} pictures restored."
     rules = {record.rule for record in records if record.path is not None}
@@ -90,6 +100,9 @@ def write_page(
     whole = all(record.rule == NOISE_LEVELS for record in records)
     numbers = table(records, PHOTO_COLUMNS) if whole else table(records)
     sections.append(Section("Numbers", text=PHOTO_EXPLANATION if whole else EXPLANATION, table=numbers))
+    if earlier:
+        sections.append(Section("Earlier in this folder", text=EARLIER, table=_earlier_table(earlier)))
+        sections += [_section(record) for record in reversed(earlier[-MOST_EARLIER:])]
     shown = {key.replace("_", " "): value for key, value in settings.record.items() if value is not None}
     write_report(out / REPORT, "Restored pictures", intro, sections, shown, command)
 
@@ -100,9 +113,7 @@ def _section(record: Record) -> Section:
     facts = f"sigma {rounded(record.sigma, 3)}{SIGMA_FROM[record.sigma_from]}."
     facts += "".join(f" {note[:1].upper()}{note[1:]}." for note in record.notes)
     if record.rule == NOISE_LEVELS:
-        pair = _whole(record)
-        sliders = [(Figure(f"{name}, before", pair[0]), Figure(f"{name}, restored", pair[1]))] if pair else []
-        return Section(name, text=facts, sliders=sliders)
+        return _photograph(record, name, facts)
     measurement, restorations = read_strip(record)
     measured = Figure(f"{name}, as measured", measurement)
     if not record.done:
@@ -146,15 +157,66 @@ def _chosen(record: Record, value: float | None) -> tuple[float, float] | None:
     return None if record.lam is None or value is None else (record.lam, value)
 
 
+def _photograph(record: Record, name: str, facts: str) -> Section:
+    """A whole photograph: before and after, what has changed, what a classical method makes of it, and its noise."""
+    restored, before = _read(record.restored), _read(record.picture, record.picture_sha256)
+    if restored is None:
+        return Section(name, text=facts)
+    task, curves = record.settings["task"], []
+    after = Figure(f"{name}, restored", _for_page(restored, restored))
+    if before is None:
+        return Section(name, text=f"{facts} The picture itself is gone, or has changed.", rows=[[after]])
+    if task == "denoise" and (curve := noise_curve(before)) is not None:
+        facts += (
+            f" Where the picture is flat, its noise has a standard deviation of {rounded(curve.level, 3)} and a "
+            f"correlation of {rounded(curve.correlation, 2)} between neighboring pixels; white noise has 0."
+        )
+        level = (record.sigma, "removed as")
+        curves.append(Curve("sigma in flat places", curve.brightness, curve.sigma, None, level, "brightness", False))
+    shown = _for_page(before, restored)
+    sliders = [(Figure(f"{name}, before", shown), after)]
+    if task != "demosaic":  # whose picture at hand has no colors
+        change = after.image - shown
+        gain = _gain(change)
+        sliders.append((after, Figure(f"the difference, {gain} times as strong", (0.5 + gain * change).clamp(0, 1))))
+    other = _read(record.classical)
+    if other is not None:
+        sliders.append((Figure(f"for comparison: {NAMES[str(task)]}", _for_page(other, restored)), after))
+    return Section(name, text=facts, sliders=sliders, curves=curves)
+
+
+def _gain(change: Tensor) -> int:
+    """By which a difference is best seen: a power of two, at most 32."""
+    largest = change.abs().flatten().kthvalue(max(1, round(0.99 * change.numel()))).values.item()
+    return 2 ** max(0, min(5, math.floor(math.log2(0.5 / max(largest, 1e-3)))))
+
+
 def _whole(record: Record) -> tuple[Tensor, Tensor] | None:
     """The photo before and after, small enough for a page; None if only a part was kept, or the photo is gone."""
-    if record.restored is None or (record.face is None and record.rule != NOISE_LEVELS):
+    if record.face is None:
         return None
+    before, after = _read(record.picture), _read(record.restored)
+    return None if before is None or after is None else (_for_page(before, after), _for_page(after, after))
+
+
+def _read(path: str | None, sha256: str | None = None) -> Tensor | None:
+    """A picture (3, H, W); None if there is none, or not the one with this hash."""
     try:
-        images = [read_photograph(path).x.expand(3, -1, -1).clamp(0, 1) for path in (record.picture, record.restored)]
-    except InputError:
+        if path is None or (sha256 and hashlib.sha256(Path(path).read_bytes()).hexdigest() != sha256):
+            return None
+        return read_photograph(path).x.expand(3, -1, -1).clamp(0, 1)
+    except (InputError, OSError):
         return None
-    scale = min(1.0, LARGEST / max(images[1].shape[1:]))
-    size = [max(1, round(side * scale)) for side in images[1].shape[1:]]
-    before, after = (F.interpolate(x[None], size, mode="bilinear", antialias=True)[0] for x in images)
-    return before, after
+
+
+def _for_page(x: Tensor, like: Tensor) -> Tensor:
+    """A picture at the size of another one (3, H, W), or smaller if that is too large for a page."""
+    scale = min(1.0, LARGEST / max(like.shape[1:]))
+    size = [max(1, round(side * scale)) for side in like.shape[1:]]
+    return F.interpolate(x[None], size, mode="bilinear", antialias=True)[0]
+
+
+def _earlier_table(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    header, rows = table(records, PHOTO_COLUMNS)
+    tasks = [str(record.settings.get("task")) for record in records]
+    return [*header, "task"], [[*row, task] for row, task in zip(rows, tasks, strict=True)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aipo.errors import InputError
 from aipo.files import FolderLock, is_storage_error
+from aipo.restore.classical import classical
 from aipo.restore.job import Restorer
 from aipo.restore.outputs import Outputs
 from aipo.restore.photos import MeasuredPhoto, read_measured
@@ -59,7 +60,10 @@ class PhotoRestorer(Restorer):
             raise InputError(f"{settings.photo_prior.name} has no finite density here; try another --sigma")
         outputs = Outputs(item.path, self.job.out, settings.ending(item.path))
         record = self._record(item, evaluations, round(time.perf_counter() - start, 3))
-        record = outputs.write({"restored": item.encode(x, settings)}, record)
+        images = {"restored": item.encode(x, settings)}
+        if settings.compare:
+            images["classical"] = item.encode(classical(item.whole), settings)
+        record = outputs.write(images, record)
         shutil.rmtree(finished.folder, ignore_errors=True)
         self.watcher.say(f"{record.picture}: {record.status}, {record.evaluations} evaluations")
         return record

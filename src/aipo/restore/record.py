@@ -16,6 +16,7 @@ from aipo.errors import InputError
 __all__ = ["NOISE_LEVELS", "ImageResult", "PathPoint", "Record", "SigmaFrom", "Tile"]
 
 NOISE_LEVELS = "noise levels"
+LATER = ("classical",)  # fields that a file of an earlier version may lack
 
 SigmaFrom = Literal["given", "estimated", "assumed", "corrected"]
 
@@ -103,7 +104,7 @@ class Record(ImageResult):
         seconds: wall time of all images that were solved together.
         batch: how many there were.
         settings: everything that decides what comes out, as in `Settings.record`.
-        restored, face, strip: the files that were written; None if there is none of that kind.
+        restored, face, strip, classical: the files that were written; None if there is none of that kind.
         files: their names and SHA-256.
     """
 
@@ -124,6 +125,7 @@ class Record(ImageResult):
     face: str | None = None
     strip: str | None = None
     files: dict[str, str] = field(default_factory=dict)
+    classical: str | None = None  # which the first versions did not know
 
     def __post_init__(self) -> None:
         if self.rule == NOISE_LEVELS:
@@ -161,6 +163,8 @@ def _is(kind: Any, value: object) -> bool:
 def _parse_fields(kind: Any, document: dict[str, object], name: str) -> Any:
     types, values = get_type_hints(kind), {}
     for f in fields(kind):
+        if f.name not in document and f.name in LATER:
+            continue
         if f.name not in document:
             raise InputError(f"{name} has no {f.name}; the file is damaged")
         values[f.name] = _parse(types[f.name], document[f.name], f.name)

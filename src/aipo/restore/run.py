@@ -16,7 +16,7 @@ from aipo.files import FolderLock
 from aipo.restore.face_restorer import FaceRestorer
 from aipo.restore.job import Job, Outcome, Restorer, Watcher
 from aipo.restore.listing import Listing, list_images
-from aipo.restore.outputs import Outputs, check_targets
+from aipo.restore.outputs import Outputs, check_targets, earlier_records
 from aipo.restore.page import write_page
 from aipo.restore.photo_restorer import PhotoRestorer
 from aipo.restore.record import Record
@@ -82,7 +82,9 @@ def run(job: Job, watcher: Watcher, outcome: Outcome | None = None, spread: Spre
             outcome.seconds = time.perf_counter() - start
             if outcome.records:
                 lock.acquire()
-                write_page(job.out, outcome.records, outcome.failed, settings, job.command)
+                ours = {Outputs(image, job.out, settings.ending(image)).record_file.name for image in images}
+                earlier = earlier_records(job.out, ours)
+                write_page(job.out, outcome.records, outcome.failed, settings, job.command, earlier)
     return outcome
 
 

@@ -24,6 +24,7 @@ from aipo.operators import LinearOperator
 from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior
 from aipo.priors.zoo import load_prior, prior_names
+from aipo.restore.classical import check_installed
 from aipo.restore.command import command_line
 from aipo.restore.operators import blur_kernel, make_operator
 from aipo.restore.tasks import FACE_PRIOR, FACTORS, PATTERNS, PHOTO_PRIOR, TASKS, task_named
@@ -71,6 +72,7 @@ class Settings:
         format: for whole photographs: the ending of the results, such as png; None for that of each input.
         quality: of JPEG, WebP and AVIF, 1 to 100.
         anyway: do also what looks like a mistake.
+        compare: for whole photographs: restore them by a classical method too.
 
     Raises:
         InputError: an option cannot be used, or not in this task. Files are read by `load`.
@@ -95,6 +97,7 @@ class Settings:
     format: str | None = None
     quality: int | None = None
     anyway: bool = False
+    compare: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", _checked_lam(self.lam, self.solver))
@@ -210,6 +213,8 @@ class Settings:
         self._check_prior()
         if self.whole:
             self.files  # noqa: B018 - reads them
+            if self.compare:
+                check_installed(self.task)
             return
         shape = self.face_prior.image_shape
         if self.mask is not None and self.fit is None and self.files["mask"].shape[1:] != shape[1:]:
@@ -243,8 +248,8 @@ class Settings:
             _, height, width = self.face_prior.image_shape
             if self.factor is not None and (height % self.factor or width % self.factor):
                 raise InputError(f"--factor is {self.factor}, which does not divide {name}'s {width}x{height} pixels")
-            for option in ("format", "quality"):
-                if getattr(self, option) is not None:
+            for option in ("format", "quality", "compare"):
+                if getattr(self, option):
                     raise InputError(f"{flag(option)} is for whole photographs; {name} restores 64x64 pixels")
             return
         if not task.whole:
