@@ -22,10 +22,10 @@ __all__ = ["SMALLEST", "NoiseCurve", "automatic_sigma", "checked_sigma", "estima
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
 SMALLEST = 16  # pixels on a side, for the noise to be estimated from the picture's details
-# What a camera leaves of its noise is smooth from pixel to pixel, and hides from every statistic. On real pairs of
-# photographs one level for all loses little against the best for each (docs/photographs.md). Below the first level
-# noise counts as a camera's; the second one is taken for it.
-SMOOTH, CAMERA = 0.012, 0.033
+# What a camera leaves of its noise is smooth from pixel to pixel, and hides from the likelihood. Below the first level
+# noise counts as a camera's. What flat places show of it, to this power and times this factor, is the level at which
+# real pairs of photographs are denoised best (docs/photographs.md).
+SMOOTH, CAMERA, POWER = 0.012, 0.235, 0.4
 # Of the blocks in which a noise curve is measured: the side, the share that counts as flat, and how many of each
 # brightness it takes; and of how many pixels, evenly spread.
 BLOCK, FLAT, ENOUGH, MOST_PIXELS = 8, 0.25, 40, 2**21
@@ -67,7 +67,8 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
     """The level at which to denoise a photograph y (1, C, H, W), and what should be known about it.
 
     White noise is measured by the prior's likelihood. Where a file keeps colors at half the resolution, that sees none,
-    and the brightness is asked. If there is hardly any noise then either, it is taken to be a camera's.
+    and the brightness is asked. If there is hardly any noise then either, it is taken to be a camera's, which is smooth
+    from pixel to pixel and wants a larger sigma than its own.
     """
     low, high = prior.levels
     sigma = prior.estimate_sigma(y).item()
@@ -76,8 +77,10 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
     if brightness > 1.5 * sigma:
         notes, sigma = ("the colors have less noise than the brightness, as in most JPEG files",), brightness
     if sigma < SMOOTH:
-        found = f"no white noise was found, so it is taken as a camera's, with sigma {CAMERA:g}; --sigma says otherwise"
-        notes, sigma = (found,), CAMERA
+        curve = noise_curve(y[0])
+        level = curve.level if curve else 0.0
+        notes = ("no white noise was found, so what flat places show is taken as a camera's; --sigma says otherwise",)
+        sigma = CAMERA * level**POWER
     # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
     return float(f"{max(low, min(sigma, high)):.3g}"), notes
 

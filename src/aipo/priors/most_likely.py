@@ -15,7 +15,7 @@ __all__ = ["most_likely_level"]
 
 EVALS, STEP, TOLERANCE = 8, 1.25, 1e-3
 NEAR = 0.3  # in log s
-MOST_PIXELS, TILE = 2**20, 256
+MOST_PIXELS, TILE = 2**18, 256
 
 
 def most_likely_level(log_prob: Callable[[Tensor, float], Tensor], y: Tensor, levels: tuple[float, float]) -> float:
