@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import aipo
-from aipo.choose.sigma import automatic_sigma
+from aipo.choose.sigma import automatic_sigma, noise_curve
 from aipo.cli import app
 from aipo.errors import InputError
 from aipo.files import FolderLock
@@ -364,6 +364,8 @@ def test_gray_stored_in_three_channels_is_restored_as_gray(tmp_path, prior_file)
         (["--task=denoise", "--lam=0.3"], "needs neither"),
         (["--task=denoise", "--format=gif"], "--format is gif"),
         (["--task=denoise", "--quality=0"], "--quality is 0"),
+        (["--task=denoise", "--device=tpu"], "--device is tpu; it must be auto, cpu, cuda"),
+        (["--task=denoise", "--device=cuda:99"], "there is no GPU here for --device cuda:99"),
         (["--task=deblur", "--motion=9"], "length and angle"),
         (["--task=demosaic"], "in color"),
         (["--task=inpaint"], "which pixels are missing"),
@@ -378,6 +380,14 @@ def test_a_strange_wish_gets_a_question(tmp_path, prior_file, options, named):
     assert outcome.exit_code == 2
     assert named in outcome.stderr
     assert outcome.stderr.count("\n") == 1
+
+
+def test_the_device_is_no_reason_to_restore_again(tmp_path, prior_file):
+    as_picture(noise(truth()[0], 0.05)).save(tmp_path / "a.png")
+    command = [tmp_path / "a.png", "--task=denoise", f"--prior={prior_file}", f"--out={tmp_path / 'out'}"]
+    assert restore(*command, "--device=cpu").exit_code == 0
+    assert "--device cpu" in (tmp_path / "out" / "report.html").read_text()
+    assert "Already there" in restore(*command).stdout
 
 
 def test_a_deep_hole_is_filled_if_one_insists(tmp_path, prior_file):
@@ -454,5 +464,6 @@ def test_the_noise_level_of_a_photograph(prior):
     assert "brightness" in notes[0]
     blurred = torch.nn.functional.avg_pool2d(noise(torch.zeros_like(x), 0.03), 7, 1, 3)
     sigma, notes = automatic_sigma(prior, x + blurred)
-    assert sigma == 0.033
+    assert sigma == pytest.approx(0.235 * noise_curve((x + blurred)[0]).level ** 0.4, rel=0.01)
     assert "camera" in notes[0]
+    assert automatic_sigma(prior, x + blurred / 2)[0] < sigma, "the weaker the noise, the less is taken away"

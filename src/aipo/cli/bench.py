@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aipo.cli.common import JsonOption, QuietOption, one_of
+from aipo.cli.common import DeviceOption, JsonOption, QuietOption, one_of
 from aipo.cli.terminal import BenchBar, print_json, print_line
 from aipo.errors import InputError, how_to_install
 
@@ -59,7 +59,7 @@ def bench_run(
     chunk: Annotated[int, typer.Option(min=1, help="How many images are solved together.")] = 50,
     keep: Annotated[int, typer.Option(min=0, help="Keep the restorations of this many images of each split.")] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Keep losses over evaluations, for a figure.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
+    device: DeviceOption = "auto",
     precision: Annotated[str, typer.Option(help="exact, or fast on a GPU.")] = "exact",
     seed: Annotated[
         int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Seed of everything that is random.")
@@ -85,7 +85,7 @@ def bench_run(
         splits=tuple(one_of("split", name, chosen.splits) for name in dict.fromkeys(split or chosen.splits)),
         lambdas=tuple(sorted(set(lam or LAMBDAS))),
         precision=one_of("precision", precision, ("exact", "fast")),  # type: ignore[arg-type]
-        device=device or _default_device(),
+        device=device,
         seed=seed,
         chunk=chunk,
         subset=subset,
@@ -132,12 +132,6 @@ def _methods(protocol: Protocol, wanted: list[str] | None, silent: bool) -> tupl
             f"Left out, because their packages are missing: {', '.join(missing)}. {how_to_install('classical')}."
         )
     return tuple(name for name in protocol.methods if name not in missing)
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _run(plan: Plan, out: Path, show: bool) -> Tally:

@@ -15,6 +15,7 @@ from aipo.restore.tasks import FACE_PRIOR
 __all__ = [
     "DEFAULT_PRIOR",
     "FITS",
+    "DeviceOption",
     "JsonOption",
     "OutOption",
     "PriorOption",
@@ -41,6 +42,9 @@ OutOption = Annotated[
     Path, typer.Option(metavar="DIR", readable=False, help="Folder for the results; created if needed.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute; auto takes a GPU if there is one.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 
 

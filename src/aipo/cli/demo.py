@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from aipo.cli.common import DEFAULT_PRIOR, JsonOption, OutOption, PriorOption, QuietOption, exit_if_failed
+from aipo.cli.common import DEFAULT_PRIOR, DeviceOption, JsonOption, OutOption, PriorOption, QuietOption, exit_if_failed
 from aipo.cli.terminal import print_json, print_line, print_table
 from aipo.restore.tasks import PHOTO_PRIOR
 
@@ -24,6 +24,7 @@ def demo(
     photo_prior: Annotated[
         str, typer.Option(metavar="PRIOR", help="Of photographs: a name or a .safetensors file.")
     ] = PHOTO_PRIOR,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -31,13 +32,14 @@ def demo(
 
     Writes the pictures and a report.html that shows them all. Nothing is downloaded.
     """
+    from aipo.priors.prior import chosen_device
     from aipo.priors.zoo import load_flow_prior, load_noise_prior
     from aipo.restore.demo import run_demo, table
 
     start = time.perf_counter()
-    records = run_demo(
-        load_flow_prior(prior), prior, load_noise_prior(photo_prior), photo_prior, out, seed, not (as_json or quiet)
-    )
+    where = chosen_device(device)
+    faces, photographs = load_flow_prior(prior).to(where), load_noise_prior(photo_prior).to(where)
+    records = run_demo(faces, prior, photographs, photo_prior, out, seed, not (as_json or quiet))
     report = out / "report.html"
     if as_json:
         print_json({"report": str(report), "results": [record.to_json() for record in records]})

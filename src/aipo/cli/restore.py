@@ -9,6 +9,7 @@ import typer
 
 from aipo.cli.common import (
     FITS,
+    DeviceOption,
     JsonOption,
     OutOption,
     QuietOption,
@@ -163,6 +164,7 @@ def restore(
     quality: Quality = None,
     anyway: Anyway = False,
     compare: Compare = False,
+    device: DeviceOption = "auto",
     jobs: Jobs = None,
     ray: Ray = None,
     as_json: JsonOption = False,

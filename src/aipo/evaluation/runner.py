@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +27,7 @@ from aipo.evaluation.store import Cell, Setup, Store
 from aipo.files import FolderLock
 from aipo.images.metrics import psnr, ssim
 from aipo.operators import Operator
-from aipo.priors.prior import Prior
+from aipo.priors.prior import Prior, chosen_device
 from aipo.priors.zoo import load_flow_prior
 
 __all__ = ["Plan", "Tally", "run"]
@@ -68,11 +67,7 @@ class Plan:
             raise InputError(f"lam must be positive, finite and ascending, but it is {list(self.lambdas)}")
         if self.minutes is not None and math.isnan(self.minutes):
             raise InputError("--budget is nan; give a number of minutes")
-        if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", self.device):
-            raise InputError(f"--device is {self.device}; it must be cpu, cuda, or one GPU of several such as cuda:1")
-        number = int(self.device.partition(":")[2] or 0)
-        if self.device != "cpu" and number >= torch.cuda.device_count():
-            raise InputError(f"there is no GPU here for --device {self.device}; use --device cpu")
+        object.__setattr__(self, "device", chosen_device(self.device))
 
     @property
     def setup(self) -> Setup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from aipo.errors import InputError
 from aipo.flows import Flow
 from aipo.priors.surrogate import Surrogate, measure_surrogate
 
-__all__ = ["SURROGATE_SAMPLES", "Prior", "discretization_offset", "fingerprint", "move"]
+__all__ = ["SURROGATE_SAMPLES", "Prior", "chosen_device", "discretization_offset", "fingerprint", "move"]
 
 SURROGATE_SAMPLES = 64
 
@@ -135,6 +136,17 @@ class Prior:
     def __getstate__(self) -> dict[str, Any]:
         # What was made for the weights is made again where they arrive; it cannot travel.
         return {**{k: v for k, v in self.__dict__.items() if k != "surrogate"}, "_engines": {}}
+
+
+def chosen_device(name: str) -> str:
+    """What `--device` stands for: auto is a GPU if there is one. `InputError` if it is not there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", name):
+        raise InputError(f"--device is {name}; it must be auto, cpu, cuda, or one GPU of several such as cuda:1")
+    if name != "cpu" and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no GPU here for --device {name}; leave it out, or use --device cpu")
+    return name
 
 
 def move(flow: nn.Module, *args: Any, **kwargs: Any) -> None:

@@ -171,14 +171,14 @@ def _run_photograph(
             print(f"A photograph. {task.heading}", file=sys.stderr)
         operator, noise = task.operator((3, height, width), generator), Gaussian(task.sigma)
         y = operator.measure(truth[None], noise, generator)
-        problem = MapProblem(prior, operator, noise, y)
+        problem = MapProblem(prior, operator, noise, y.to(prior.weights.device))
         start = time.perf_counter()
         result = anneal(problem, progress=progress)
         seconds = round(time.perf_counter() - start, 3)
         values = replace(image_results(problem, result)[0], lam=None, loss=None)
         shown = {"truth": truth, "naive": _as_saved(operator.A_dagger(y)[0])}
         if values.done:
-            shown["restored"] = _as_saved(result.x[0])
+            shown["restored"] = _as_saved(result.x[0].cpu())
         record = _written(task, PHOTOGRAPH, shown, out, values, seconds, batch=1)
         records.append(record)
         before = Figure(f"{task.heading}: {task.naive}", shown["naive"], f"PSNR {rounded(record.psnr_before, 2)} dB")
@@ -225,7 +225,7 @@ def table(records: Sequence[DemoRecord]) -> tuple[list[str], list[list[str]]]:
 
 
 def _truth(prior: Prior, generator: torch.Generator) -> Tensor:
-    drawn = prior.sample(2, temperature=0.7, seed=generator)
+    drawn = prior.sample(2, temperature=0.7, seed=generator).cpu()
     return _as_saved(torch.stack([samples.load("astronaut"), *drawn, samples.load("cat")]))
 
 
@@ -240,7 +240,7 @@ def _run_task(
     operator, noise = task.operator(SHAPE, generator), Gaussian(task.sigma)
     y = operator.measure(truth, noise, generator)
     naive = _as_saved(operator.A_dagger(y))
-    problem = MapProblem(prior, operator, noise, y)
+    problem = MapProblem(prior, operator, noise, y.to(prior.weights.device))
     start = time.perf_counter()
     result = choose_lambda(problem, progress=progress).result
     seconds = round(time.perf_counter() - start, 3)
@@ -250,7 +250,7 @@ def _run_task(
     for i, (name, values) in enumerate(zip(IMAGES, image_results(problem, result), strict=True)):
         shown = {"truth": truth[i], "naive": naive[i]}
         if values.done:
-            shown["restored"] = _as_saved(result.x[i])
+            shown["restored"] = _as_saved(result.x[i].cpu())
         record = _written(task, name, shown, out, values, seconds, len(IMAGES))
         before, after = record.psnr_before, record.psnr_after
         rows[0].append(Figure(f"{name}: truth", truth[i]))

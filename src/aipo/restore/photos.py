@@ -114,6 +114,6 @@ def _noise(y: Tensor, settings: Settings, notes: list[str]) -> tuple[float, Sigm
     assumed = TASKS[settings.task].sigma
     if assumed is not None:
         return assumed, "assumed"
-    sigma, found = automatic_sigma(settings.photo_prior, y[None])
+    sigma, found = automatic_sigma(settings.photo_prior, y[None].to(settings.photo_prior.weights))
     notes += found
     return sigma, "estimated"

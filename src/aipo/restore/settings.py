@@ -22,7 +22,7 @@ from aipo.images.windows import FITS
 from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
 from aipo.priors.noise_prior import NoisePrior
-from aipo.priors.prior import Prior
+from aipo.priors.prior import Prior, chosen_device
 from aipo.priors.zoo import load_prior, prior_names
 from aipo.restore.classical import check_installed
 from aipo.restore.command import command_line
@@ -73,6 +73,7 @@ class Settings:
         quality: of JPEG, WebP and AVIF, 1 to 100.
         anyway: do also what looks like a mistake.
         compare: for whole photographs: restore them by a classical method too.
+        device: where to compute: auto, cpu, cuda or one GPU such as cuda:1. Not recorded, as it hardly changes results.
 
     Raises:
         InputError: an option cannot be used, or not in this task. Files are read by `load`.
@@ -98,6 +99,7 @@ class Settings:
     quality: int | None = None
     anyway: bool = False
     compare: bool = False
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", _checked_lam(self.lam, self.solver))
@@ -108,6 +110,7 @@ class Settings:
                     f"--sigma is {self.sigma:g}, on a scale where white is 1; did you mean {self.sigma:g}/255 = "
                     f"{self.sigma / 255:.3f}? (--anyway takes it as it is)"
                 )
+        chosen_device(self.device)
         self._check_options()
         self._check_fit()
 
@@ -152,7 +155,7 @@ class Settings:
     @cached_property
     def loaded_prior(self) -> Prior | NoisePrior:
         """The prior itself; `InputError` if there is none of that name."""
-        return load_prior(self.prior)
+        return load_prior(self.prior).to(chosen_device(self.device))
 
     @property
     def face_prior(self) -> Prior:
@@ -262,7 +265,7 @@ class Settings:
     @cached_property
     def record(self) -> dict[str, str | bool | float | None]:
         """Everything that decides what comes out, for the JSON files: two runs with equal ones do the same."""
-        options = {f.name: getattr(self, f.name) for f in fields(self)}
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
         options |= {name: str(path) for name in FILES if (path := options[name]) is not None}
         hashes = {
             f"{name}_sha256": hashlib.sha256(path.read_bytes()).hexdigest()
@@ -288,7 +291,7 @@ class Settings:
             value = getattr(self, f.name)
             if isinstance(value, bool):
                 words += [flag(f.name)] if value else []
-            elif value is not None:
+            elif value is not None and (f.name, value) != ("device", "auto"):
                 words += [flag(f.name), Path(value) if f.name in ("prior", *FILES) else str(value)]
         return command_line([*words, "--out", out])
 

@@ -24,7 +24,8 @@ def make_problem(items: Sequence[MeasuredImage], settings: Settings) -> MapProbl
     """The problem of images that share an operator; each keeps its own sigma."""
     sigmas = {item.sigma for item in items}
     noise = Gaussian(sigmas.pop() if len(sigmas) == 1 else torch.tensor([item.sigma for item in items]))
-    return MapProblem(settings.face_prior, items[0].operator, noise, torch.stack([item.y for item in items]))
+    y = torch.stack([item.y for item in items]).to(settings.face_prior.weights.device)
+    return MapProblem(settings.face_prior, items[0].operator, noise, y)
 
 
 def solve(problem: MapProblem, settings: Settings, share: Callable[[float], None]) -> tuple[Result, Choice | None]:
