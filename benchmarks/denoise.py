@@ -73,7 +73,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tiles", action="store_true")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--device", default="cpu", help="of our priors and the peers; BM3D has the CPU only")
-    parser.add_argument("--with", dest="other", type=Path, help="JSON of another run on the same pictures: its methods join the table")
+    parser.add_argument(
+        "--with", dest="other", type=Path, help="JSON of another run on the same pictures: its methods join the table"
+    )
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

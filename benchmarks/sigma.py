@@ -1,10 +1,10 @@
 """How well `estimate_sigma` does on real faces, and what a wrong sigma costs.
 
     python benchmarks/sigma.py --data FOLDER [--images val] [--count 64]
-    python benchmarks/sigma.py --data FOLDER --wrong [--prior celeba64-realnvp-small] [--count 8]
+    python benchmarks/sigma.py --data FOLDER --wrong [--prior celeba64-realnvp-small] [--tasks denoise] [--count 8]
 
-The first prints the estimate as a share of the truth, against the usual estimate from R, G and B. The second denoises
-with `choose_lambda`, given a sigma that is off by a factor.
+The first prints the estimate as a share of the truth, against the usual estimate from R, G and B. The second restores
+with `choose_lambda`, given a sigma that is off by a factor, in the paper's four tasks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from torch import Tensor
 
 import aipo
 from aipo.choose.sigma import estimate_sigma
+from aipo.evaluation.protocol import EXPERIMENTS
 from aipo.training.dataset import load_images
 from aipo.transforms.haar import MEDIAN_OF_NORMAL
 from priors import SETS
 
-SIGMA, FACTORS = 0.1, (1.0, 0.7, 0.9, 1.1, 1.3)
+FACTORS = (1.0, 0.7, 0.9, 1.1, 1.3)
 
 
 def from_rgb(y: Tensor) -> Tensor:
@@ -43,20 +44,27 @@ def as_jpeg(y: Tensor) -> Tensor:
     return torch.stack(pictures)
 
 
-def wrong_sigma(x: Tensor, prior: aipo.Prior) -> None:
-    """PSNR of what is chosen, and of the best image of its path, for each factor."""
-    operator = aipo.operators.Denoising(prior.image_shape)
-    y = operator.measure(x, aipo.Gaussian(SIGMA), seed=1)
-    print("| sigma given / true | chosen lam | PSNR | best of the path | lost |\n|---|---|---|---|---|")
-    right = None
-    for factor in FACTORS:
-        choice = aipo.choose_lambda(aipo.MapProblem(prior, operator, aipo.Gaussian(factor * SIGMA), y))
-        found = psnr(choice.x, x)
-        along = torch.stack([psnr(image, x) for image in choice.path.x.unbind(1)], dim=1)
-        best = along.nan_to_num(-torch.inf).amax(1).mean().item()
-        right = found if right is None else right
-        lost = right.mean().item() - found.mean().item()
-        print(f"| {factor} | {choice.lam.mean():.2f} | {found.mean():.2f} | {best:.2f} | {lost:.2f} |", flush=True)
+def wrong_sigma(x: Tensor, prior: aipo.Prior, tasks: list[str]) -> None:
+    """For each task and factor: what is chosen, how many sigma are replaced, and what is lost against the right one."""
+    print("| task | sigma given / true | replaced | chosen lam | PSNR | best of the path | lost |\n|---|" + "---|" * 6)
+    for task in tasks:
+        experiment = EXPERIMENTS[task]
+        operator = experiment.make_operator(prior.image_shape)
+        y = operator.measure(x, experiment.noise, seed=1)
+        right = None
+        # The first one is right, and taken as it is.
+        for factor, trust in ((1.0, True), *((f, False) for f in FACTORS)):
+            problem = aipo.MapProblem(prior, operator, aipo.Gaussian(factor * experiment.sigma), y)
+            choice = aipo.choose_lambda(problem, trust_sigma=trust)
+            found = psnr(choice.x, x).mean().item()
+            along = torch.stack([psnr(image, x) for image in choice.path.x.unbind(1)], dim=1)
+            best = along.nan_to_num(-torch.inf).amax(1).mean().item()
+            right = found if right is None else right
+            given = f"{factor}, trusted" if trust else f"{factor}"
+            replaced = f"{int(choice.sigma_replaced.sum())} of {len(x)}"
+            numbers = (choice.lam.mean().item(), found, best, right - found)
+            row = (task, given, replaced, *(f"{number:.2f}" for number in numbers))
+            print("| " + " | ".join(row) + " |", flush=True)
 
 
 def psnr(image: Tensor, x: Tensor) -> Tensor:
@@ -70,10 +78,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--wrong", action="store_true", help="what a wrong sigma costs")
     parser.add_argument("--prior", default="celeba64-realnvp-small")
+    parser.add_argument("--tasks", nargs="+", default=list(EXPERIMENTS), choices=list(EXPERIMENTS))
     args = parser.parse_args()
     x = load_images(args.data / SETS[args.images], limit=args.count, mosaics=True).float() / 255
     if args.wrong:
-        wrong_sigma(x, aipo.load_prior(args.prior))
+        wrong_sigma(x, aipo.load_prior(args.prior), args.tasks)
         return
     print("| sigma | picture | opponent colors: mean, spread | R, G and B |\n|---|---|---|---|")
     for sigma in (0.01, 0.02, 0.05, 0.1, 0.2):
