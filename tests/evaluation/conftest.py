@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from aipo.evaluation.image_set import ImageSet
+from aipo.evaluation.plan import Plan
 from aipo.evaluation.protocol import PROTOCOLS
-from aipo.evaluation.runner import Plan
 from aipo.flows import GaussianFlow
 from aipo.priors.files import save_prior_files
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aipo.cli.common import DeviceOption, JsonOption, QuietOption, one_of
-from aipo.cli.terminal import BenchBar, print_json, print_line
+from aipo.cli.common import DeviceOption, JsonOption, QuietOption, RayOption, one_of, spread_over
+from aipo.cli.terminal import BenchBar, complain, print_json, print_line
 from aipo.errors import InputError, how_to_install
 
 if TYPE_CHECKING:
     from aipo.evaluation.image_set import ImageSet
+    from aipo.evaluation.plan import Plan
     from aipo.evaluation.protocol import Protocol
-    from aipo.evaluation.runner import Plan, Tally
+    from aipo.evaluation.runner import Spread, Tally
 
 __all__ = ["bench_app"]
 
@@ -35,6 +36,10 @@ TestOption = Annotated[
         help="Test images: a folder, a file, an array, or a folder with CelebA's img_align_celeba in it.",
         show_default="drawn from the prior",
     ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that share the chunks.", show_default="1: more would falsify `seconds`"),
 ]
 OodOption = Annotated[
     Path | None, typer.Option(help="Images that are not like the training images.", show_default="the sample pictures")
@@ -64,6 +69,8 @@ def bench_run(
     seed: Annotated[
         int, typer.Option(min=0, max=2**20, metavar="INTEGER", help="Seed of everything that is random.")
     ] = 0,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -72,8 +79,8 @@ def bench_run(
     Without images of your own it runs on faces drawn from the prior itself, the astronaut and the cat. You may stop it
     at any moment: the same command goes on with what is missing.
     """
+    from aipo.evaluation.plan import Plan
     from aipo.evaluation.protocol import LAMBDAS, PROTOCOLS
-    from aipo.evaluation.runner import Plan
 
     chosen = PROTOCOLS[one_of("protocol", protocol, PROTOCOLS)]
     priors = tuple(dict.fromkeys(prior or chosen.priors))
@@ -93,14 +100,12 @@ def bench_run(
         keep=keep,
         trace=trace,
     )
-    tally = _run(plan, out, show=not (as_json or quiet))
-    if as_json:
-        print_json({"folder": str(out), "total": tally.total, "written": tally.written, "left": tally.left})
-    elif not quiet:
-        more = f"; {tally.left} are left, run the same command again" if tally.left else ""
-        print_line(f"{out}: {tally.written} results written, {tally.present} were there{more}")
-        if (keep or trace) and tally.present:
-            print_line("Images and traces are kept only of what was solved now, not of what was there.")
+    tally = _run(plan, out, not (as_json or quiet), spread_over(jobs, ray, 1, plan.device))
+    _print(tally, out, keep > 0 or trace, as_json, quiet)
+    for reason in tally.failed:
+        complain(reason)
+    if tally.failed:
+        raise typer.Exit(1)
 
 
 def _image_sets(protocol: Protocol, given: dict[str, Path | None], prior: str, mosaics: bool) -> dict[str, ImageSet]:
@@ -134,7 +139,7 @@ def _methods(protocol: Protocol, wanted: list[str] | None, silent: bool) -> tupl
     return tuple(name for name in protocol.methods if name not in missing)
 
 
-def _run(plan: Plan, out: Path, show: bool) -> Tally:
+def _run(plan: Plan, out: Path, show: bool, spread: Spread | None) -> Tally:
     from aipo.evaluation.runner import run
     from aipo.evaluation.store import Store
 
@@ -143,7 +148,18 @@ def _run(plan: Plan, out: Path, show: bool) -> Tally:
         def report(tally: Tally, cell: str, share: float) -> None:
             bar.report(tally.total, tally.present + tally.written, cell, share)
 
-        return run(plan, Store(out), report)
+        return run(plan, Store(out), report, spread)
+
+
+def _print(tally: Tally, out: Path, kept: bool, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        counts = {"total": tally.total, "written": tally.written, "left": tally.left}
+        print_json({"folder": str(out), **counts, "failed": tally.failed})
+    elif not quiet:
+        more = f"; {tally.left} are left, run the same command again" if tally.left else ""
+        print_line(f"{out}: {tally.written} results written, {tally.present} were there{more}")
+        if kept and tally.present:
+            print_line("Images and traces are kept only of what was solved now, not of what was there.")
 
 
 @bench_app.command("report", epilog="Example: aipo bench report runs/bench")

@@ -10,15 +10,17 @@ import typer
 from aipo.cli.common import (
     FITS,
     DeviceOption,
+    JobsOption,
     JsonOption,
     OutOption,
     QuietOption,
+    RayOption,
     by_value,
     choices,
     exit_if_failed,
+    spread_over,
 )
 from aipo.cli.terminal import RestoreBar, complain, print_json, print_line, print_table
-from aipo.errors import InputError
 from aipo.restore.tasks import FACE_PRIOR, FACTORS, PATTERNS, PHOTO_PRIOR, TASKS
 
 if TYPE_CHECKING:
@@ -131,13 +133,6 @@ PriorOption = Annotated[
         f"with --fit, --lam or --solver, and for {' and '.join(t.name for t in TASKS.values() if not t.whole)}",
     ),
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Processes that share the pictures.", show_default="by cores and memory"),
-]
-Ray = Annotated[
-    str | None, typer.Option(metavar="ADDRESS|auto", help="Share the pictures among the machines of a Ray cluster.")
-]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Say what is done to each picture.")]
 
 
@@ -165,8 +160,8 @@ def restore(
     anyway: Anyway = False,
     compare: Compare = False,
     device: DeviceOption = "auto",
-    jobs: Jobs = None,
-    ray: Ray = None,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: Verbose = False,
@@ -185,14 +180,16 @@ def restore(
     given = locals()  # the options of the settings have their names
     from dataclasses import fields
 
+    from aipo.integrations.spread import fitting_processes
     from aipo.restore.run import Outcome, prepare
     from aipo.restore.settings import Settings, default_prior
 
     given["prior"] = prior or default_prior(task, fit, lam, solver)
     settings = Settings(**{field.name: given[field.name] for field in fields(Settings)})
     job, outcome = prepare(images, out, settings), Outcome()
+    spread = spread_over(jobs, ray, fitting_processes(len(job.listing.images)), device)
     with RestoreBar(show=not (as_json or quiet), verbose=verbose and not quiet) as bar:
-        _run(job, bar, outcome, _spread(jobs, ray, len(job.listing.images)))
+        _run(job, bar, outcome, spread)
     if outcome.records and as_json:
         _print_json(job, outcome)
     elif outcome.records and not quiet:
@@ -208,21 +205,6 @@ def _exit_if_failed(outcome: Outcome) -> None:
     exit_if_failed([(record.picture, record.status) for record in outcome.records])
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def _spread(jobs: int | None, ray: str | None, pictures: int) -> Spread | None:
-    """Who shares the work; None if this process does it alone."""
-    from functools import partial
-
-    from aipo.integrations.spread import Processes, fitting_processes, spread
-    from aipo.integrations.spread_ray import Cluster
-
-    if ray is not None:
-        if jobs is not None:
-            raise InputError("--jobs and --ray cannot go together; leave one out")
-        return partial(spread, machines=Cluster(ray))
-    count = fitting_processes(pictures) if jobs is None else jobs
-    return partial(spread, machines=Processes(count)) if count > 1 else None
 
 
 def _run(job: Job, bar: RestoreBar, outcome: Outcome, spread: Spread | None) -> None:

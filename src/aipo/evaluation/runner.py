@@ -8,140 +8,147 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import aipo
-from aipo.engine.engine import Precision
 from aipo.errors import InputError
 from aipo.evaluation.chunk import Chunk
-from aipo.evaluation.image_set import ImageSet, default_image_set
 from aipo.evaluation.methods import METHODS, Outcome, Solve
+from aipo.evaluation.plan import Job, Plan, jobs_of
 from aipo.evaluation.protocol import EXPERIMENTS
-from aipo.evaluation.store import Cell, Setup, Store
+from aipo.evaluation.store import Cell, Store
 from aipo.files import FolderLock
 from aipo.images.metrics import psnr, ssim
 from aipo.operators import Operator
-from aipo.priors.prior import Prior, chosen_device
+from aipo.priors.prior import Prior
 from aipo.priors.zoo import load_flow_prior
 
-__all__ = ["Plan", "Tally", "run"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run.
-
-    Attributes:
-        image_sets: the user's own images, by split; a split that is not here has its default, or is left out.
-        tasks: names of experiments.
-        chunk: how many images are solved together. Apart from rounding it changes only the mean budget of L-BFGS.
-        subset: how many images of each split are solved; all if None.
-        minutes: after this time nothing new begins.
-        keep: how many images of each split have their restorations kept, to be looked at.
-        trace: whether mean losses over evaluations are kept, of the first chunk of each split.
-    """
-
-    image_sets: dict[str, ImageSet]
-    priors: tuple[str, ...]
-    tasks: tuple[str, ...]
-    methods: tuple[str, ...]
-    splits: tuple[str, ...]
-    lambdas: tuple[float, ...]
-    precision: Precision = "exact"
-    device: str = "cpu"
-    seed: int = 0
-    chunk: int = 50
-    subset: int | None = None
-    minutes: float | None = None
-    keep: int = 0
-    trace: bool = False
-
-    def __post_init__(self) -> None:
-        if not all(0 < lam < math.inf for lam in self.lambdas) or list(self.lambdas) != sorted(set(self.lambdas)):
-            raise InputError(f"lam must be positive, finite and ascending, but it is {list(self.lambdas)}")
-        if self.minutes is not None and math.isnan(self.minutes):
-            raise InputError("--budget is nan; give a number of minutes")
-        object.__setattr__(self, "device", chosen_device(self.device))
-
-    @property
-    def setup(self) -> Setup:
-        return Setup(self.lambdas, self.precision, self.seed)
+__all__ = ["Spread", "Tally", "measure_piece", "run"]
 
 
 @dataclass
 class Tally:
-    """How far a run is, in cells: all, those that were there, those that were written, those that are left."""
+    """How far a run is, in cells: all, those that were there, those that were written, those that are left.
+
+    `failed` says which chunks could not be measured, and why.
+    """
 
     total: int = 0
     present: int = 0
     written: int = 0
+    failed: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         return self.total - self.present - self.written
 
 
-@dataclass(frozen=True)
-class Job:
-    """One chunk of one split, with its cells in the order in which they are solved."""
-
-    prior: Prior
-    split: str
-    image_set: ImageSet
-    task: str
-    start: int
-    stop: int
-    cells: tuple[Cell, ...]
-
-
 Report = Callable[[Tally, str, float], None]
+# A function and the arguments of many calls of it -> what became of each: index, value, failure.
+Spread = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], Iterable[Any]]
 
 
-def run(plan: Plan, store: Store, report: Report = lambda tally, cell, share: None) -> Tally:
+def run(
+    plan: Plan,
+    store: Store,
+    report: Report = lambda tally, cell, share: None,
+    spread: Spread | None = None,
+) -> Tally:
     """Measure what is missing. It may be stopped at any moment: the next run goes on from there.
 
-    `report` hears how far the run is, which cell is being solved, and which share of that is done.
+    Arguments:
+        report: hears how far the run is, which cell is being solved, and which share of that is done.
+        spread: measures chunks elsewhere, in other processes for example, see `aipo.integrations.spread`. The rows are
+            the same but for their `seconds`.
 
     Raises:
         InputError: something cannot be used, or another process writes to the folder.
     """
-    begin = time.monotonic()
-    jobs = list(_jobs(plan))
+    deadline = math.inf if plan.minutes is None else time.time() + 60 * plan.minutes  # the clock that all machines have
+    jobs = list(jobs_of(plan))
     with FolderLock(store.root) as lock:
         lock.acquire()
-        return _measure(plan, store, jobs, begin, report)
-
-
-def _measure(plan: Plan, store: Store, jobs: list[Job], begin: float, report: Report) -> Tally:
-    cells = [cell for job in jobs for cell in job.cells]
-    present = {cell for cell in cells if store.has(cell, plan.setup)}
-    tally = Tally(len(cells), len(present))
-    report(tally, "", 0.0)
-    operators: dict[tuple[str, tuple[int, ...]], Operator] = {}
-    for job in jobs:
-        missing = set(job.cells) - present
-        if not missing:
-            continue
-        kind = (job.task, job.prior.image_shape)
-        if kind not in operators:
-            # Only one is kept: a matrix with its factors takes a gigabyte.
-            operators = {kind: EXPERIMENTS[job.task].make_operator(job.prior.image_shape)}
-        chunk = _prepare(plan, store, job, operators[kind], present)
-        for batch in _batches(job.cells):
-            if missing.isdisjoint(batch):
-                continue
-            if plan.minutes is not None and time.monotonic() - begin > 60 * plan.minutes:
-                return tally
-            chunk.progress = partial(report, tally, f"{batch[0].chunk_name}.{'+'.join(cell.method for cell in batch)}")
-            tally.written += _solve(plan, store, chunk, batch, missing)
+        cells = [cell for job in jobs for cell in job.cells]
+        present = {cell for cell in cells if store.has(cell, plan.setup)}
+        tally = Tally(len(cells), len(present))
+        report(tally, "", 0.0)
+        jobs = [job for job in jobs if not present.issuperset(job.cells)]
+        if spread:
+            work = _elsewhere(plan, store, jobs, deadline, tally.failed, spread)
+        else:
+            work = _here(plan, store, jobs, deadline, partial(report, tally))
+        for written in work:
+            tally.written += written
             report(tally, "", 0.0)
-    return tally
+        return tally
+
+
+def _here(
+    plan: Plan, store: Store, jobs: list[Job], deadline: float, progress: Callable[[str, float], None]
+) -> Iterator[int]:
+    for job in jobs:
+        yield from _measure(plan, store, job, deadline, progress)
+
+
+def _elsewhere(
+    plan: Plan, store: Store, jobs: list[Job], deadline: float, failed: list[str], spread: Spread
+) -> Iterator[int]:
+    def present(job: Job) -> int:
+        return sum(store.has(cell, plan.setup) for cell in job.cells)
+
+    before = [present(job) for job in jobs]
+    alone = replace(plan, image_sets={})  # every job has its images
+    pieces = ((alone, store.root, job, deadline) for job in takewhile(lambda _: time.time() <= deadline, jobs))
+    for done in spread(measure_piece, pieces):
+        job = jobs[done.index]
+        if done.failure is not None:
+            failed.append(f"{job.cells[0].chunk_name}: {done.failure}")
+        yield present(job) - before[done.index]  # whoever died may have written something
+
+
+def measure_piece(plan: Plan, folder: Path, job: Job, deadline: float) -> None:
+    """Measure what is missing of one chunk, in a process whose parent holds the folder's lock."""
+    for _ in _measure(plan, Store(folder), job, deadline, lambda cell, share: None):
+        pass
+
+
+def _measure(
+    plan: Plan, store: Store, job: Job, deadline: float, progress: Callable[[str, float], None]
+) -> Iterator[int]:
+    """Write the cells of a job that are missing; the number of them, batch by batch."""
+    present = {cell for cell in job.cells if store.has(cell, plan.setup)}
+    missing = set(job.cells) - present
+    chunk = _prepare(plan, store, job, present)
+    for batch in _batches(job.cells):
+        if missing.isdisjoint(batch):
+            continue
+        if time.time() > deadline:
+            return
+        name = f"{batch[0].chunk_name}.{'+'.join(cell.method for cell in batch)}"
+        chunk.progress = partial(progress, name)
+        yield _solve(plan, store, chunk, batch, missing)
+
+
+# Only one of each is kept: a matrix with its factors takes a gigabyte.
+@lru_cache(maxsize=1)
+def _operator(task: str, shape: tuple[int, int, int]) -> Operator:
+    return EXPERIMENTS[task].make_operator(shape)
+
+
+@lru_cache(maxsize=1)
+def _prior(name: str, sha256: str) -> Prior:
+    prior = load_flow_prior(name)
+    if prior.card["sha256"] != sha256:
+        raise InputError(f"the prior {name} is not the one that this run began with; give all machines the same file")
+    return prior
 
 
 def _solve(plan: Plan, store: Store, chunk: Chunk, cells: list[Cell], missing: set[Cell]) -> int:
@@ -179,55 +186,21 @@ def _batches(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(found.values())
 
 
-def _jobs(plan: Plan) -> Iterator[Job]:
-    for method in plan.methods:
-        missing = [other for other in METHODS[method].needs if other not in plan.methods]
-        if missing:
-            raise InputError(f"{method} gets the evaluations of {missing[0]} as its budget: add --method {missing[0]}")
-    for name in plan.priors:
-        prior = load_flow_prior(name)
-        sha256 = prior.card["sha256"]
-        splits = {split: _image_set(plan, prior, split) for split in plan.splits}
-        for task in plan.tasks:
-            for split, image_set in splits.items():
-                if image_set is None:
-                    continue
-                count = min(len(image_set), plan.subset or len(image_set))
-                for start in range(0, count, plan.chunk):
-                    stop = min(start + plan.chunk, count)
-                    cells = [
-                        Cell(
-                            prior.name, sha256, task, split, image_set.fingerprint, m, METHODS[m].settings, start, stop
-                        )
-                        for m in plan.methods
-                        if task in METHODS[m].tasks
-                    ]
-                    yield Job(prior, split, image_set, task, start, stop, tuple(cells))
-
-
-def _image_set(plan: Plan, prior: Prior, split: str) -> ImageSet | None:
-    found = plan.image_sets.get(split) or default_image_set(prior, split)
-    if found is not None and tuple(found.images.shape[1:]) != prior.image_shape:
-        shape = tuple(found.images.shape[1:])
-        raise InputError(
-            f"the {split} images are {shape}, but {prior.name} is for {prior.image_shape}; run it separately"
-        )
-    return found
-
-
-def _prepare(plan: Plan, store: Store, job: Job, operator: Operator, present: set[Cell]) -> Chunk:
-    truth = job.image_set.images[job.start : job.stop].to(plan.device)
+def _prepare(plan: Plan, store: Store, job: Job, present: set[Cell]) -> Chunk:
+    first = job.cells[0]
+    prior = _prior(job.prior, first.prior_sha256).to(plan.device)
+    truth = torch.tensor(job.truth, device=plan.device)
     chunk = Chunk(
-        prior=job.prior.to(plan.device),
-        experiment=EXPERIMENTS[job.task],
-        operator=operator,
+        prior=prior,
+        experiment=EXPERIMENTS[first.task],
+        operator=_operator(first.task, prior.image_shape),
         truth=truth,
-        numbers=tuple(range(job.start, job.stop)),
+        numbers=tuple(range(first.start, first.stop)),
         lambdas=plan.lambdas,
         seed=plan.seed,
         precision=plan.precision,
         evals={},
-        traces={} if plan.trace and job.start == 0 else None,
+        traces={} if plan.trace and first.start == 0 else None,
     )
     for cell in job.cells:
         if cell in present:

@@ -25,7 +25,7 @@ from aipo.restore.settings import Settings
 __all__ = ["Job", "Outcome", "Watcher", "prepare", "restore_piece", "run"]
 
 # A function and the arguments of many calls of it -> what became of each: index, value, failure.
-Spread = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
+Spread = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], Iterable[Any]]
 
 
 def prepare(arguments: Sequence[Path], out: Path, settings: Settings) -> Job:
