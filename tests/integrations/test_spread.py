@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -58,17 +57,6 @@ def threads(_):
 def waits(folder, number):
     note(folder, "waits")
     time.sleep(PATIENCE)
-
-
-def waits_for_release(folder, number):
-    """The first time, until somebody says that its node may go on."""
-    import ray
-
-    node = ray.get_runtime_context().get_node_id()
-    if not note(folder, f"begun{number}"):
-        note(folder, f"on-{node}")
-        until(lambda: (folder / f"released-{node}").exists())
-    return number * torch.arange(5)
 
 
 def until(happens):
@@ -186,57 +174,3 @@ def is_alive(process):
         return Path(f"/proc/{process}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-# --- a Ray cluster of two nodes on this machine ---
-
-
-@pytest.fixture(scope="module")
-def two_nodes():
-    """A head and a second node with a core each; the second one, which may be killed."""
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    from ray.cluster_utils import Cluster as Nodes
-
-    # Workers find this module where we do, and Ray kills none of them for what other programs take.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": {"memory_monitor_refresh_ms": 0}}
-    nodes = Nodes(initialize_head=True, head_node_args=head)
-    yield nodes, nodes.add_node(num_cpus=1)
-    nodes.shutdown()
-
-
-def test_a_node_that_dies_costs_nothing(two_nodes, tmp_path):
-    nodes, second = two_nodes
-
-    def kill_when_both_are_busy():
-        until(lambda: len(list(tmp_path.glob("on-*"))) == 2)
-        nodes.remove_node(second, allow_graceful=False)
-        (tmp_path / f"released-{nodes.head_node.node_id}").touch()
-
-    killer = threading.Thread(target=kill_when_both_are_busy)
-    killer.start()
-    found = by_index(spread(waits_for_release, [(tmp_path, i) for i in range(8)], Cluster(nodes.address)))
-    killer.join()
-    assert [outcome.failure for outcome in found.values()] == [None] * 8
-    assert all(torch.equal(outcome.value, i * torch.arange(5)) for i, outcome in found.items())
-    tries = [len(list(tmp_path.glob(f"begun{i}-*"))) for i in range(8)]
-    assert sorted(tries) == [1] * 7 + [2], "the piece that was on that node, and no other"
-    assert len({path.name.split("-")[1] for path in tmp_path.glob("on-*")}) == 2
-
-
-def test_ray_reports_what_fails(two_nodes, tmp_path):
-    nodes, _ = two_nodes
-    found = by_index(spread(raises, [(tmp_path, i) for i in range(3)], Cluster(nodes.address)))
-    assert (found[1].failure, found[1].details) == ("picture 1 cannot be used", "")
-    assert found[2].failure == "RuntimeError: a fault of ours"
-    (tmp_path / "deaths").mkdir()
-    found = by_index(spread(dies, [(tmp_path / "deaths", i, 99) for i in range(4)], Cluster(nodes.address)))
-    assert found[2].failure == "its worker was lost (WorkerCrashedError), in 2 tries"
-    assert [found[i].value for i in (0, 1, 3)] == [0, 1, 3]
-
-
-def test_a_cluster_that_is_not_there():
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    for address in ("127.0.0.1:1", "nowhere.invalid:6379"):
-        with pytest.raises(InputError, match=f"no Ray cluster at {address} "):
-            list(spread(solve, [(0, 2)], Cluster(address)))

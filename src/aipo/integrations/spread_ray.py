@@ -3,8 +3,8 @@
     for outcome in spread(restore_chunk, chunks, Cluster("auto")):
         ...
 
-All machines need AIPO and the same files, by a file system that they share. A node that dies costs no more than a
-process that dies: its pieces are tried once more on the others.
+All machines need AIPO and the same files at the same place, by a file system that they share. A node that dies costs
+no more than a process that dies: its pieces are tried once more on the others.
 
 Reference: P. Moritz et al., "Ray: A Distributed Framework for Emerging AI Applications", OSDI 2018.
 """
@@ -53,6 +53,8 @@ class Cluster:
         ray = _ray()
         ours = not ray.is_initialized()
         if ours:
+            # Ray writes what it has lost to stdout, where a command's own output goes; the pieces say it themselves.
+            ray._private.worker._worker_logs_enabled = False
             try:
                 _knock(self.address)
                 ray.init(address=self.address, log_to_driver=False, logging_level="error")
@@ -68,6 +70,13 @@ class Cluster:
             team.stop()
             if ours:
                 ray.shutdown()
+
+
+def attempt_there(folder: str, function: Callable[..., Any], piece: tuple[Any, ...], threads: int) -> Answer:
+    """`attempt`, in the folder where we were asked, as paths may be relative. A worker serves nobody but us."""
+    with suppress(OSError):  # a machine without that folder can do with paths that are not
+        os.chdir(folder)
+    return attempt(function, piece, threads)
 
 
 def _ray() -> Any:
@@ -97,13 +106,15 @@ class _Cluster:
 
     def __post_init__(self) -> None:
         # Trying again is not left to Ray, which would not tell us, and not stop at the second time for results it lost.
-        self._attempt = self.ray.remote(max_retries=0, num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus)(attempt)
+        self._attempt = self.ray.remote(max_retries=0, num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus)(
+            attempt_there
+        )
 
     def free(self) -> bool:
         return len(self.begun) < AHEAD * max(1, self._places())
 
     def begin(self, index: int, piece: tuple[Any, ...]) -> None:
-        self.begun[self._attempt.remote(self.function, piece, self.cluster.cpus)] = index
+        self.begun[self._attempt.remote(os.getcwd(), self.function, piece, self.cluster.cpus)] = index
 
     def finished(self) -> list[tuple[int, Answer]]:
         if not self.begun:
