@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,3 +124,29 @@ def test_jobs_and_ray_exclude_each_other(tmp_path, priors, pictures):
     outcome = restore(pictures, *options)
     assert outcome.exit_code == 2
     assert "--ray" in outcome.stderr
+
+
+def test_object_storage_through_fsspec(tmp_path, priors, pictures, monkeypatch, capfd):
+    """The script that the documentation gives, with the storage that fsspec has in memory."""
+    fsspec = pytest.importorskip("fsspec")
+    page = (Path(__file__).parents[2] / "docs" / "photographs.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?rsync.*?)```", page, re.DOTALL)
+    script = script.replace("s3", "memory").replace("photo-small", str(priors["photo"]))
+    store = fsspec.filesystem("memory")
+    store.put(f"{pictures}/", "/bucket/photos", recursive=True)
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for _ in range(2):
+        with pytest.raises(SystemExit, match=r"^1$"):  # one of the pictures is damaged
+            exec(script, {})
+        found.append({name: store.cat(name) for name in store.find("/bucket/restored")})
+        shutil.rmtree(tmp_path / "work")
+    out = tmp_path / "alone"
+    assert restore(pictures, "--task=denoise", f"--prior={priors['photo']}", f"--out={out}").exit_code == 1
+    for path in [*out.glob("*.png"), *out.glob("*.json")]:
+        assert f"/bucket/restored/{path.name}" in found[0]
+    assert all(found[0][f"/bucket/restored/{path.name}"] == path.read_bytes() for path in out.glob("*.png"))
+    records = [name for name in found[0] if name.endswith(".json")]
+    assert len(records) == COUNT - 1
+    assert all(found[1][name] == found[0][name] for name in records), "not done again: even the seconds are the same"
+    assert "3.png" in capfd.readouterr().err
