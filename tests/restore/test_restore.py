@@ -391,11 +391,34 @@ def test_colorize_keeps_the_brightness(tmp_path, prior):
     x = aipo.samples.load("astronaut")[None]
     write_image(tmp_path / "gray.png", operator.A(x)[0])
     write_image(tmp_path / "color.png", x[0])
-    gray, color = quickly(prior, tmp_path / "out", tmp_path / "gray.png", tmp_path / "color.png", "--task=colorize")
+    pictures = [tmp_path / "gray.png", tmp_path / "color.png"]
+    gray, color = quickly(prior, tmp_path / "out", *pictures, "--task=colorize", "--anyway")
     assert residual(prior, operator, operator.A(x), gray) < 1
     assert gray["notes"] == []
     assert color["notes"] == ["in color: only its brightness is used"]
     assert color["batch"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "named"),
+    [
+        ("astronaut", 64, None),
+        ("cat", 64, "no face was found in it, and"),
+        ("color", 64, "is in color already; --anyway"),
+        ("astronaut", 160, "is 160x160 pixels, but the prior needs 64x64; --fit align colors the largest face"),
+        ("cat", 160, "it knows the colors of faces, and none was found here"),
+    ],
+)
+def test_only_gray_faces_are_colored_without_a_question(tmp_path, prior, name, side, named):
+    x = aipo.samples.load("astronaut" if name == "color" else name)[None]
+    x = torch.nn.functional.interpolate(x, (side, side), mode="bicubic").clamp(0, 1)
+    write_image(tmp_path / "a.png", x[0] if name == "color" else x[0].mean(0, keepdim=True))
+    options = ["--task=colorize", f"--prior={prior}", "--lam=0.1", f"--out={tmp_path / 'out'}"]
+    outcome = restore(tmp_path / "a.png", *options)
+    assert outcome.exit_code == (0 if named is None else 2), outcome.output
+    assert named is None or (named in outcome.stderr and outcome.stderr.count("\n") == 1)
+    if side == 64:
+        assert restore(tmp_path / "a.png", *options, "--anyway").exit_code == 0
 
 
 def test_sense_with_a_matrix_or_its_seed(tmp_path, prior):
@@ -489,7 +512,7 @@ def test_what_lies_beyond_the_border_is_missing(tmp_path, prior, photo, task):
     mask = tmp_path / "mask.png"
     write_image(mask, torch.ones(1, *photo[:, 205:].shape[:2]))
     options = {"mask": mask} if task == "inpaint" else {}
-    reader = Reader(Settings(task, str(prior), sigma=0.1, fit="align", **options))
+    reader = Reader(Settings(task, str(prior), sigma=0.1, fit="align", anyway=True, **options))
     item, other = map(reader.read, photos)
     inside = item.window.inside(read_image(photos[0], (3, *photo[:, 205:].shape[:2])))
     assert 0.5 < inside.float().mean() < 0.9
@@ -505,7 +528,7 @@ def test_what_lies_beyond_the_border_is_missing(tmp_path, prior, photo, task):
 @pytest.mark.parametrize("solver", ["path", "quick"])
 def test_a_cut_face_is_colorized(tmp_path, prior, photo, solver):
     Image.fromarray(photo[:, 205:]).save(tmp_path / "photo.png")
-    options = ["--task=colorize", "--fit=align", f"--solver={solver}"]
+    options = ["--task=colorize", "--fit=align", "--anyway", f"--solver={solver}"]
     (record,) = quickly(prior, tmp_path / "out", tmp_path / "photo.png", *options)
     gray, face = read_strip(record)[0], read_image(record["face"])[None]
     shown = (gray - 0.5).abs().amax(0) > 0.01  # 0.5 is where nothing is observed

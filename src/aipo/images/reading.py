@@ -48,6 +48,7 @@ __all__ = [
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF")  # an MPO comes as a JPEG
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".npy")
 MAX_PIXELS = 50_000_000
+LEVELS = 2 * 255  # above this with any noise, values are not on a scale of 0..255
 
 _quiet = threading.Lock()  # Python's list of warnings to ignore is one for all threads
 
@@ -284,5 +285,10 @@ def _read_array(path: Path, noisy: bool, size: tuple[int, ...] | None) -> Opened
     beyond = ((values < 0) | (values > 1)).mean()
     as_noise = -1 <= low and high <= 2 and beyond < 1 / 3 and not (low < -0.75 and high <= 1)
     if (low < 0 or high > 1) and not (noisy and as_noise):
-        raise InputError(f"{path}: the array's values span [{low:.4g}, {high:.4g}]; scale or clip them to [0, 1]")
+        wanted = "scale or clip them to [0, 1]"
+        if 2 < high <= LEVELS and low > -LEVELS / 2:
+            wanted = "did you mean values of 0..255? Then divide them by 255"
+        elif -2 < low < -0.5 and high < 2:
+            wanted = "did you mean values of -1..1? Then take (x + 1) / 2"
+        raise InputError(f"{path}: the array's values span [{low:.4g}, {high:.4g}]; {wanted}")
     return OpenedImage(torch.from_numpy(values).contiguous())

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from aipo.choose.sigma import SMALLEST, estimate_sigma
 from aipo.errors import InputError
 from aipo.images import OpenedImage, color_mask, open_image, read_numbers
+from aipo.images.faces import find_faces
 from aipo.images.windows import Window, place_window
 from aipo.operators import Grayscale, Inpainting, LinearOperator
 from aipo.restore.record import SigmaFrom
@@ -23,6 +25,7 @@ from aipo.restore.tasks import FACTORS, TASKS
 __all__ = ["MeasuredImage", "Reader", "naming", "observed_pixels", "without_gray_copies"]
 
 ROUNDING = 0.5 / 255  # less noise than this cannot be told from rounding to 8 bits
+ROOM = 32  # pixels around a picture that is all face, without which it is not found
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Reader:
         mask = self._mask(opened)
         window = self._window(opened)
         part = _Part(opened.x, mask) if window is None else self._cut(opened, mask, window)
+        if self.task.name == "colorize":
+            self._check_colorless(part.x)
         y, channel_notes = self._with_channels(part.x)
         operator, view = self._measured(y, part.observed)
         sigma, sigma_from, gain = self._noise(opened.x, window)
@@ -154,11 +159,33 @@ class Reader:
             return place_window(opened.x.expand(3, -1, -1), size, self.settings.fit)
         if tuple(opened.x.shape[1:]) != size:
             raise InputError(
-                f"is {_size(opened.x)} pixels, but the prior needs {size[1]}x{size[0]}; choose --fit crop (the "
-                "middle), resize (the middle square, scaled) or align (the largest face), or with --prior a prior for "
-                "photographs, which restores all of it"
+                f"is {_size(opened.x)} pixels, but the prior needs {size[1]}x{size[0]}; {self._ways(opened)}"
             )
         return None
+
+    def _ways(self, opened: OpenedImage) -> str:
+        """What to do with an image of another size than the prior's."""
+        if self.task.name != "colorize":
+            return (
+                "choose --fit crop (the middle), resize (the middle square, scaled) or align (the largest face), or "
+                "with --prior a prior for photographs, which restores all of it"
+            )
+        if find_faces(opened.x.expand(3, -1, -1)):
+            return "--fit align colors the largest face"
+        return "it knows the colors of faces, and none was found here"
+
+    def _check_colorless(self, part: Tensor) -> None:
+        """Ask back before something is colored that has colors, or that the prior does not know."""
+        if self.settings.anyway:
+            return
+        if len(part) == 3 and (part != part[:1]).any():
+            raise InputError("is in color already; --anyway takes its brightness, and colors that anew")
+        around = F.pad(part[:1].expand(3, -1, -1)[None], (ROOM,) * 4, "replicate")[0]
+        if self.settings.fit != "align" and not find_faces(around):
+            raise InputError(
+                f"no face was found in it, and {self.settings.face_prior.name} knows the colors of faces; --anyway "
+                "colors it all the same"
+            )
 
     def _cut(self, opened: OpenedImage, mask: Tensor | None, window: Window) -> _Part:
         observed, notes = None, window.notes
