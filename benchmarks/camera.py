@@ -30,7 +30,7 @@ import aipo
 from aipo.choose.sigma import automatic_sigma
 from aipo.images import open_image
 
-GRID = [0.005 * 2 ** (k / 2) for k in range(10)]
+GRID = [0.01 * 2 ** (k / 2) for k in range(1, 7)]
 
 
 def main() -> None:

@@ -467,3 +467,7 @@ def test_the_noise_level_of_a_photograph(prior):
     assert sigma == pytest.approx(0.235 * noise_curve((x + blurred)[0]).level ** 0.4, rel=0.01)
     assert "camera" in notes[0]
     assert automatic_sigma(prior, x + blurred / 2)[0] < sigma, "the weaker the noise, the less is taken away"
+    flat = torch.full((1, 3, 128, 128), 0.5)
+    sigma, notes = automatic_sigma(prior, noise(flat, 0.008))
+    assert sigma == pytest.approx(0.008, rel=0.15), "little noise that is white stays what it is"
+    assert not any("camera" in note for note in notes)

@@ -26,6 +26,7 @@ SMALLEST = 16  # pixels on a side, for the noise to be estimated from the pictur
 # noise counts as a camera's. What flat places show of it, to this power and times this factor, is the level at which
 # real pairs of photographs are denoised best (docs/photographs.md).
 SMOOTH, CAMERA, POWER = 0.012, 0.235, 0.4
+WHITE = 0.1  # correlation of neighbors, below which noise counts as white
 # Of the blocks in which a noise curve is measured: the side, the share that counts as flat, and how many of each
 # brightness it takes; and of how many pixels, evenly spread.
 BLOCK, FLAT, ENOUGH, MOST_PIXELS = 8, 0.25, 40, 2**21
@@ -67,20 +68,21 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
     """The level at which to denoise a photograph y (1, C, H, W), and what should be known about it.
 
     White noise is measured by the prior's likelihood. Where a file keeps colors at half the resolution, that sees none,
-    and the brightness is asked. If there is hardly any noise then either, it is taken to be a camera's, which is smooth
-    from pixel to pixel and wants a larger sigma than its own.
+    and the brightness is asked. If there is hardly any noise then either, and flat places show that it is smooth from
+    pixel to pixel, it is a camera's, which wants a larger sigma than its own.
     """
     low, high = prior.levels
-    sigma = prior.estimate_sigma(y).item()
-    brightness = estimate_sigma(y).item() if min(y.shape[2:]) >= SMALLEST else sigma
+    curve = noise_curve(y[0])
+    smooth = curve.level if curve is not None and curve.correlation > WHITE else None
     notes: tuple[str, ...] = ()
+    # Flat places have all of the white noise, so if they show less there is no need to ask the prior.
+    sigma = smooth if smooth is not None and smooth < SMOOTH else prior.estimate_sigma(y).item()
+    brightness = estimate_sigma(y).item() if min(y.shape[2:]) >= SMALLEST else sigma
     if brightness > 1.5 * sigma:
         notes, sigma = ("the colors have less noise than the brightness, as in most JPEG files",), brightness
-    if sigma < SMOOTH:
-        curve = noise_curve(y[0])
-        level = curve.level if curve else 0.0
+    if smooth is not None and sigma < SMOOTH:
         notes = ("no white noise was found, so what flat places show is taken as a camera's; --sigma says otherwise",)
-        sigma = CAMERA * level**POWER
+        sigma = CAMERA * smooth**POWER
     # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
     return float(f"{max(low, min(sigma, high)):.3g}"), notes
 
