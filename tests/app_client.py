@@ -19,6 +19,35 @@ PRIOR = "celeba64-realnvp-small"
 DENOISE = [None, "denoise", True, True, 0.1, 4, 1.5]  # what `Handlers.asked_for` takes, as the page sends it
 
 
+def save_photo_prior(path):
+    """A prior for photographs that is not trained, hence a Gaussian: it denoises a little, and at once."""
+    import torch
+
+    import aipo
+    from aipo.flows import NoiseFlow
+    from aipo.priors.files import save_prior_files
+
+    flow = NoiseFlow(couplings=[2, 2, 2], hidden=[4, 4, 4], blocks=[1, 1, 1])
+    flow.initialize(torch.stack([aipo.samples.load(name) for name in ("astronaut", "cat")]))
+    card = {"name": path.stem, "bits": 0, "data": "-", "license": "-", "metrics": {}}
+    save_prior_files(flow.requires_grad_(False), card, path)
+    return path
+
+
+def photo_request(header, *files):
+    """The body of a request of the page for photographs."""
+    return json.dumps(header).encode() + b"\n" + b"".join(files)
+
+
+def photo_messages(content):
+    """What such a request is answered with: messages, each with the bytes that belong to it."""
+    while content:
+        line, _, content = content.partition(b"\n")
+        message = json.loads(line)
+        yield message, content[: message["bytes"]]
+        content = content[message["bytes"] :]
+
+
 class Client:
     """Asks an app at an address, host and port."""
 

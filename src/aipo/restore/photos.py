@@ -20,7 +20,7 @@ from aipo.restore.settings import Settings
 from aipo.restore.tasks import PATTERNS, TASKS
 from aipo.restore.whole import Whole
 
-__all__ = ["MeasuredPhoto", "read_measured"]
+__all__ = ["MeasuredPhoto", "measured", "read_measured"]
 
 FACTOR = 2  # by which a picture is enlarged if nobody says
 DEEPEST = 24  # pixels from the rim of a hole to its middle; what lies farther in is made up
@@ -54,10 +54,11 @@ class MeasuredPhoto:
 def read_measured(path: Path, settings: Settings) -> MeasuredPhoto:
     """Read a photograph for the task of the settings. `InputError`, beginning with its name, if it cannot be used."""
     with naming(path):
-        return _measured(path, hashlib.sha256(path.read_bytes()).hexdigest(), read_photograph(path), settings)
+        return measured(path, hashlib.sha256(path.read_bytes()).hexdigest(), read_photograph(path), settings)
 
 
-def _measured(path: Path, sha256: str, photo: Photograph, settings: Settings) -> MeasuredPhoto:
+def measured(path: Path, sha256: str, photo: Photograph, settings: Settings) -> MeasuredPhoto:
+    """What is at hand of a photograph for the task of the settings."""
     task, notes = TASKS[settings.task], list(photo.notes)
     y = without_gray_copies(photo.x)
     observed, kernel, factor = None, None, 1

@@ -28,7 +28,7 @@ def asset(name: str) -> str:
 
 def _part(name: str) -> str:
     """What stands under a name in page.html."""
-    parts = re.split(r"<!-- (\w+) -->\n", asset("page.html"))
+    parts = re.split(r"<!-- ([\w-]+) -->\n", asset("page.html"))
     return dict(zip(parts[1::2], parts[2::2], strict=True))[name]
 
 
@@ -61,10 +61,10 @@ class Controls:
         return [self.painter, self.factor, self.blur, self.estimate, self.sigma]
 
 
-def lay_out(state: AppState) -> Controls:
-    """Place everything on the page; called within `gr.Blocks`."""
+def lay_out(state: AppState, whole: bool) -> Controls:
+    """Place everything on the page; called within `gr.Blocks`. `whole` if there is a page for photographs."""
     image = gr.State((state.samples[FIRST_SAMPLE], sample_note(FIRST_SAMPLE)), time_to_live=3600)
-    gr.HTML(_part("header"), elem_id="header")
+    gr.HTML(_part("header") + _part("photographs" if whole else "faces-only"), elem_id="header")
     with gr.Row(elem_id="columns"):
         with gr.Column(scale=2, min_width=300, elem_id="controls"):
             gr.HTML("<h2>1. A picture of a face</h2>")

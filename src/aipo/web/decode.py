@@ -6,15 +6,28 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from PIL import ExifTags, Image, ImageOps
 
 from aipo.errors import InputError
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "decode", "decoding_memory"]
+__all__ = ["FACES", "MAX_BYTES", "MAX_PIXELS", "PHOTOS", "Limits", "decode", "decoding_memory", "opened"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may have: so many bytes and pixels, and `deep` if also more than 8 bits per channel."""
+
+    bytes: int
+    pixels: int
+    deep: bool = False
+
 
 MAX_BYTES = 20_000_000
 MAX_PIXELS = 40_000_000  # a large photo
+FACES = Limits(MAX_BYTES, MAX_PIXELS)  # only a small copy of it is used
+PHOTOS = Limits(60_000_000, 24_000_000, deep=True)  # all of its pixels are
 LONGEST_SIDE = 1600  # more detail than any face of the priors has
 MAX_SCANS = 100  # of a progressive JPEG; cameras write about ten, and each takes time for the whole picture
 # What a decoder takes at most; tests/web/test_uploads.py measures it. libjpeg keeps the coefficients of a progressive
@@ -29,7 +42,7 @@ def decoding_memory(content: bytes) -> int:
     Raises:
         InputError: it is too large, or not a picture.
     """
-    with _opened(content) as image:
+    with opened(content) as image:
         # A JPEG with several pictures calls itself MPO.
         return image.width * image.height * BYTES_PER_PIXEL.get(image.format or "", BYTES_PER_PIXEL["JPEG"])
 
@@ -42,7 +55,7 @@ def decode(content: bytes) -> tuple[Image.Image, tuple[int, int]]:
     Raises:
         InputError: it is too large, damaged, or not a picture.
     """
-    with _opened(content) as image:
+    with opened(content) as image:
         width, height = image.size
         factor = max(1, max(width, height) // LONGEST_SIDE)
         image.draft("RGB", (max(1, width // factor), max(1, height // factor)))  # of a JPEG, decode no more than that
@@ -55,34 +68,34 @@ def decode(content: bytes) -> tuple[Image.Image, tuple[int, int]]:
 
 
 @contextmanager
-def _opened(content: bytes) -> Iterator[Image.Image]:
+def opened(content: bytes, limits: Limits = FACES) -> Iterator[Image.Image]:
     """The picture, not decoded yet. What goes wrong with it becomes an `InputError`."""
-    if len(content) > MAX_BYTES:
-        raise InputError(f"the file has {len(content) / 1e6:.0f} MB; the limit is {MAX_BYTES / 1e6:.0f} MB")
+    if len(content) > limits.bytes:
+        raise InputError(f"the file has {len(content) / 1e6:.0f} MB; the limit is {limits.bytes / 1e6:.0f} MB")
     try:
         with warnings.catch_warnings():
             # The size is checked below, before anything is decoded.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(content), formats=tuple(BYTES_PER_PIXEL))
         with image:
-            _check(image, content)
+            _check(image, content, limits)
             yield image
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(_too_large()) from None
+        raise InputError(_too_large(limits)) from None
     except Exception as error:  # decoders of damaged files raise a dozen unrelated types
         raise InputError("this is not a picture, or it is damaged; give a PNG, JPEG, WebP, BMP or TIFF file") from error
 
 
-def _check(image: Image.Image, content: bytes) -> None:
+def _check(image: Image.Image, content: bytes, limits: Limits) -> None:
     width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise InputError(f"the picture is {width}x{height}; {_too_large()}")
+    if width * height > limits.pixels:
+        raise InputError(f"the picture is {width}x{height}; {_too_large(limits)}")
     tile_width, tile_height = (getattr(image, "tag_v2", {}).get(tag, 0) for tag in TILES)
     if tile_width * tile_height > max(width * height, 1024**2):  # small pictures may have one tile that is larger
         raise InputError("the picture is stored in tiles larger than itself; save it as PNG")
-    if image.mode.startswith(("I", "F")):
+    if image.mode.startswith(("I", "F")) and not limits.deep:
         raise InputError("the picture has more than 8 bits per channel; save it with 8")
     if image.format in ("JPEG", "MPO") and content.count(b"\xff\xda") > MAX_SCANS:
         raise InputError(f"the picture is stored in more than {MAX_SCANS} passes; save it as a plain JPEG or PNG")
@@ -110,5 +123,5 @@ def _on_white(tile: Image.Image) -> Image.Image:
     return white.convert("RGB")
 
 
-def _too_large() -> str:
-    return f"the limit is {MAX_PIXELS / 1e6:.0f} million pixels; make it smaller"
+def _too_large(limits: Limits) -> str:
+    return f"the limit is {limits.pixels / 1e6:.0f} million pixels; make it smaller"

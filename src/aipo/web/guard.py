@@ -1,8 +1,10 @@
 """The door of the app: it lets in what the page asks for, and nothing else.
 
-Gradio has many routes, and trusts what it is sent. The page needs few of them:
+Gradio has many routes, and trusts what it is sent. The pages need few of them:
 
-    /, /assets/ ...         the page itself
+    /, /photo/FILE          the page for photographs, where a prior for them is at hand; see `photo_page`
+    /photo/ACTION           what it asks for; see `photos`
+    /faces, /assets/ ...    the page for faces, which is Gradio's; without a prior for photographs also at /
     heartbeat/SESSION       open for as long as the page is shown; see `visitors`
     run/predict             what happened on the page, answered at once; see `events`
     queue/join, queue/data  what takes longer: joining the queue, and fetching its messages
@@ -29,6 +31,8 @@ from aipo.web.decode import MAX_BYTES
 from aipo.web.events import Events
 from aipo.web.http import Answer, Asgi, Body, Message, Receive, Refusal, Send, announced_length, sentence
 from aipo.web.jobs import Jobs
+from aipo.web.photo_page import PhotoPage
+from aipo.web.photos import LONGEST
 from aipo.web.pictures import Pictures
 from aipo.web.visitors import SESSION, Visitors
 
@@ -42,7 +46,7 @@ PAGES = re.compile(
 HEARTBEAT = re.compile(r"/gradio_api/heartbeat/(.*)")
 MESSAGES = "/gradio_api/queue/data"
 AT_ONCE, QUEUED = "/gradio_api/run/predict", "/gradio_api/queue/join"
-PICTURE = "/picture"
+PICTURE, FACES, PHOTO = "/picture", "/faces", "/photo/"
 MAX_EVENT = 65_536  # bytes; the largest has a small picture and a mask in it
 MAX_UNREAD = 100  # messages; a restoration has about sixty
 COOKIE = re.compile(rb"(?:^|;\s*)aipo=([\w-]{32,64})(?:;|$)")
@@ -57,6 +61,7 @@ class Guard:
 
     Attributes:
         app: the page, as Gradio serves it.
+        photos: the page for photographs; None without a prior for them.
         local: whether only this machine may ask. Otherwise a web page from elsewhere could point its own name at this
             machine and ask in the user's name.
         unread: how many messages a page has not fetched; None if it has asked for none.
@@ -69,6 +74,7 @@ class Guard:
     pictures: Pictures
     jobs: Jobs
     unread: Callable[[str], int | None]
+    photos: PhotoPage | None = None
     local: bool = True
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -111,13 +117,29 @@ class Guard:
                     await self._stream(_changed(scope, path=f"/gradio_api/heartbeat/{name}"), receive, answer)
                 finally:
                     self.jobs.leave(name)
-        elif PAGES.fullmatch(path):
+        elif self.photos and path.startswith(PHOTO) and path.removeprefix(PHOTO) in LONGEST:
+            _check_method(scope, "POST")
+            await self._serve_photo(self.photos, scope, receive, answer)
+        elif PAGES.fullmatch(path) or path == FACES or (self.photos and path in self.photos.files):
             _check_method(scope, "GET", "HEAD")
-            if path == "/" and _cookie(scope) is None:
-                answer.set_cookie(f"aipo={secrets.token_urlsafe(32)}; Path=/; HttpOnly; SameSite=Lax")
-            await self.app(_changed(scope), receive, answer)
+            await self._serve_page(scope, receive, answer)
         else:
             raise Refusal(404, "There is nothing here.")
+
+    async def _serve_page(self, scope: Message, receive: Receive, answer: Answer) -> None:
+        path = scope["path"]
+        if path in ("/", FACES) and _cookie(scope) is None:
+            answer.set_cookie(f"aipo={secrets.token_urlsafe(32)}; Path=/; HttpOnly; SameSite=Lax")
+        if self.photos and path in self.photos.files:
+            await self.photos.send_file(path, answer, scope["method"] == "HEAD")
+        else:
+            await self.app(_changed(scope, path="/" if path == FACES else path), receive, answer)
+
+    async def _serve_photo(self, photos: PhotoPage, scope: Message, receive: Receive, answer: Answer) -> None:
+        _browser(scope)
+        action = scope["path"].removeprefix(PHOTO)
+        length = announced_length(scope["headers"], LONGEST[action])
+        await photos.photos.serve(action, receive, length, answer, lambda tab: _name(scope, str(tab)))
 
     def _check_host(self, scope: Message) -> None:
         host = dict(scope["headers"]).get(b"host", b"")

@@ -113,16 +113,20 @@ class Body:
 
 
 class Answer:
-    """One answer. Called as an ASGI `send`, it passes on what the app says."""
+    """One answer. Called as an ASGI `send`, it passes on what the app says.
+
+    Attributes:
+        begun: whether anything was sent.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._headers = list(HEADERS)
-        self._begun = self._complete = False
+        self.begun = self._complete = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun = True
+            self.begun = True
             message = {**message, "headers": [*message.get("headers", []), *self._headers]}
         elif message["type"] == "http.response.body":
             self._complete = not message.get("more_body", False)
@@ -145,5 +149,5 @@ class Answer:
 
     async def finish(self) -> None:
         """End an answer that was begun."""
-        if self._begun and not self._complete:
+        if self.begun and not self._complete:
             await self({"type": "http.response.body", "body": b""})

@@ -24,10 +24,10 @@ QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 AT_ONCE = {**QUIET, "queue": False}
 
 
-def build(state: AppState) -> gr.Blocks:
-    """The whole page with its events."""
+def build(state: AppState, whole: bool = False) -> gr.Blocks:
+    """The whole page with its events; `whole` if there is another one, for photographs."""
     with gr.Blocks(title="AIPO: restore a face", analytics_enabled=False, delete_cache=(600, 600)) as page:
-        controls, handlers = lay_out(state), Handlers(state)
+        controls, handlers = lay_out(state, whole), Handlers(state)
         _connect_preview(controls, handlers)
         _connect_restoration(controls, handlers)
     # `state.jobs` says when there are too many; this limit only stops a flood.

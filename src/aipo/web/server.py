@@ -12,13 +12,15 @@ from contextlib import suppress
 from functools import partial
 
 from aipo.errors import InputError, how_to_install
+from aipo.priors.zoo import load_noise_prior, prior_names
 from aipo.web.budget import return_large_blocks
 from aipo.web.guard import LOCAL, Guard
 from aipo.web.pictures import Pictures
 from aipo.web.visitors import Visitors
 
-__all__ = ["check_installed", "make_app", "open_socket", "serve"]
+__all__ = ["check_installed", "embedded_photo_prior", "make_app", "open_socket", "serve"]
 
+PHOTO_PRIORS = ("photo", "photo-small")  # the better one first
 VISITORS = 200  # pages that are known at a time; Gradio keeps up to 1 MB for each
 
 
@@ -36,18 +38,24 @@ def check_installed() -> None:
         raise InputError(f"the app needs Gradio 6, not {gradio.__version__}: {how_to_install('app')}")
 
 
-def make_app(prior: str, time_limit: float, host: str = LOCAL[0]) -> Guard:
-    """The ASGI application, warmed up."""
+def make_app(prior: str, time_limit: float, host: str = LOCAL[0], photo_prior: str | None = None) -> Guard:
+    """The ASGI application, warmed up. Without a prior for photographs it restores faces only."""
     import gradio as gr
     from fastapi import FastAPI
 
     from aipo.web.controls import asset
     from aipo.web.page import build, events_of, forget, theme, unread
+    from aipo.web.photo_page import PhotoPage
+    from aipo.web.photos import Photos
     from aipo.web.session import SHAPE, AppState
 
     state = AppState(prior, time_limit)
     state.warm_up()
-    page = build(state)
+    photos = None
+    if photo_prior is not None:
+        photos = PhotoPage(Photos(load_noise_prior(photo_prior), state.cores, state.jobs, time_limit))
+        photos.warm_up()
+    page = build(state, whole=photos is not None)
     app = gr.mount_gradio_app(
         FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
         page,
@@ -70,8 +78,14 @@ def make_app(prior: str, time_limit: float, host: str = LOCAL[0]) -> Guard:
         Pictures(SHAPE[1:], state.cores),
         state.jobs,
         partial(unread, page),
+        photos,
         local=host in LOCAL,
     )
+
+
+def embedded_photo_prior() -> str | None:
+    """The best prior for photographs that ships with the package; None if there is none."""
+    return next((name for name in PHOTO_PRIORS if name in prior_names()), None)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -93,7 +107,15 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(host: str, port: int, prior: str, time_limit: float, browser: bool, ready: Callable[[str], object]) -> None:
+def serve(
+    host: str,
+    port: int,
+    prior: str,
+    time_limit: float,
+    browser: bool,
+    ready: Callable[[str], object],
+    photo_prior: str | None = None,
+) -> None:
     """Serve until Ctrl-C. `ready` gets the address once the page can be opened."""
     check_installed()
     from aipo.web.connections import make_server
@@ -101,7 +123,7 @@ def serve(host: str, port: int, prior: str, time_limit: float, browser: bool, re
     return_large_blocks()
     listener = open_socket(host, port)
     with listener:
-        app = make_app(prior, time_limit, host)
+        app = make_app(prior, time_limit, host, photo_prior or embedded_photo_prior())
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}"
         ready(address)
