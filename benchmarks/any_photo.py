@@ -193,7 +193,10 @@ def one(path: Path, task: str, prior: Path, folder: Path) -> dict[str, str]:
 
 def differences(before: Path, after: Path, factor: int, colored: bool) -> list[str]:
     """What a restored file has not kept of the one it was made from."""
-    one, other = read_photograph(before), read_photograph(after)
+    try:
+        one, other = read_photograph(before), read_photograph(after)
+    except aipo.InputError as error:
+        return [str(error)]
     size = tuple(factor * side for side in one.x.shape[1:])
     checks = {
         "size": tuple(other.x.shape[1:]) == size,

@@ -121,6 +121,24 @@ def test_camera_data_and_profile_stay_and_the_orientation_is_applied_once(tmp_pa
     assert again.info["icc_profile"] == profile
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "RGB", "L"])
+def test_a_tiff_file_says_nothing_of_how_another_stores_its_pixels(tmp_path, mode):
+    """One whose alpha channel is opaque loses it; the tag for it would make the new file unreadable."""
+    exif = Image.Exif()
+    exif[0x010F] = "AIPO"
+    Image.new(mode, (40, 30), (200, 100, 50, 255)[: len(mode)] if mode != "L" else 90).save(
+        tmp_path / "a.tif", exif=exif
+    )
+    photo = read_photograph(tmp_path / "a.tif")
+    for format, ending in (("TIFF", "tif"), ("JPEG", "jpg"), ("PNG", "png")):
+        path = tmp_path / f"b.{ending}"
+        path.write_bytes(photo.encode(photo.x.repeat_interleave(2, 1).repeat_interleave(2, 2), format))
+        with Image.open(path) as image:
+            image.load()
+            assert image.size == (80, 60)
+            assert image.getexif()[0x010F] == "AIPO"
+
+
 def test_print_colors_become_screen_colors(tmp_path):
     Image.fromarray(pixels(24, 40, 3)).convert("CMYK").save(tmp_path / "a.jpg")
     photo = read_photograph(tmp_path / "a.jpg")

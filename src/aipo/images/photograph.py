@@ -39,6 +39,10 @@ ALPHA = ("PNG", "WEBP", "TIFF", "AVIF")  # formats that keep transparency
 DEEP = ("PNG", "TIFF")  # and those that keep 16 bits: TIFF only of gray
 QUALITY = 95
 ORIENTATION = 0x0112
+# What the tags of a TIFF file say of how its pixels are stored. Another image is stored otherwise: with these a picture
+# that has lost its alpha channel could not be read any more.
+LAYOUT = {*range(254, 260), 262, 263, 266, 273, 277, 278, 279, 284, 292, 293, 317, *range(320, 326), 330, 338, 339, 347}
+LAYOUT |= {*range(512, 533), 34675}
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ def read_photograph(path: str | Path, noisy: bool = True) -> Photograph:
         format = "JPEG" if image.format == "MPO" else str(image.format)
         exif, profile = image.getexif(), image.info.get("icc_profile")
         turned = exif.get(ORIENTATION, 1)
-        exif.pop(ORIENTATION, None)
+        for tag in (ORIENTATION, *LAYOUT):
+            exif.pop(tag, None)
         kept = {"exif": exif.tobytes()} if len(exif) else {}
         if profile:
             kept["icc_profile"] = profile
