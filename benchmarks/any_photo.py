@@ -27,6 +27,7 @@ from denoise import bm3d, hardware, psnr
 from PIL import Image, ImageCms, ImageDraw
 from results import RESULTS, save_run
 from skimage import data
+from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import aipo
@@ -34,7 +35,9 @@ from aipo.cli import app
 from aipo.images.faces import find_faces
 from aipo.images.photograph import read_photograph
 from aipo.images.png16 import encode_png16
+from aipo.images.windows import place_window
 from aipo.priors.files import save_prior_files
+from aipo.restore.faces import with_small_faces
 from aipo.restore.operators import mosaic_mask
 
 TASKS = ("denoise", "inpaint", "superres", "deblur", "demosaic", "colorize")
@@ -216,6 +219,7 @@ def differences(before: Path, after: Path, factor: int, colored: bool) -> list[s
 def numbers(folder: Path, name: str) -> dict[str, Any]:
     prior = aipo.load_prior(name)
     found = {"prior": Path(name).stem, "megapixel": megapixel(prior), "portrait": portrait(prior)}
+    found["small faces"] = small_faces(prior)
     found["12 MP, peak GB"] = peak_gigabytes(folder, name)
     print(json.dumps(found, indent=1))
     return found
@@ -243,6 +247,24 @@ def portrait(prior: aipo.NoisePrior) -> dict[str, dict[str, float]]:
     estimates = {"noisy": y, "BM3D": bm3d(y, 0.1), "ours": prior.denoise(y, 0.1), "spin 4": prior.denoise(y, 0.1, 4)}
     face = (..., slice(y0, y1), slice(x0, x1))
     return {k: {"whole": psnr(v, x), "face": psnr(v[face], x[face])} for k, v in estimates.items()}
+
+
+@torch.no_grad()
+def small_faces(prior: aipo.NoisePrior) -> list[dict[str, float]]:
+    """PSNR of the astronaut's face, made smaller, by the prior of photographs alone and with that of faces."""
+    whole = torch.from_numpy(data.astronaut().copy()).permute(2, 0, 1)[None] / 255
+    faces, rows = aipo.load_prior("celeba64-realnvp-small"), []
+    size = place_window(whole[0], (64, 64), "align").scale
+    for scale in (1.0, 1.6):
+        x = F.interpolate(whole, scale_factor=scale / size, mode="bicubic", antialias=True)[0].clamp(0, 1)
+        face = place_window(x, (64, 64), "align").paste(0 * x, torch.ones(3, 64, 64)) > 0.5
+        for sigma in (0.05, 0.1, 0.2):
+            y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+            alone = prior.denoise(y[None], sigma)[0].clamp(0, 1)
+            both, _ = with_small_faces(alone, y, sigma, prior, faces)
+            found = {name: psnr(v[face][None], x[face][None]) for name, v in (("alone", alone), ("with faces", both))}
+            rows.append({"scale": scale, "sigma": sigma, **found})
+    return rows
 
 
 def peak_gigabytes(folder: Path, name: str) -> float:

@@ -364,6 +364,8 @@ def test_gray_stored_in_three_channels_is_restored_as_gray(tmp_path, prior_file)
         (["--task=denoise", "--lam=0.3"], "needs neither"),
         (["--task=denoise", "--format=gif"], "--format is gif"),
         (["--task=denoise", "--quality=0"], "--quality is 0"),
+        (["--task=inpaint", "--faces=auto"], "--faces only works with --task denoise"),
+        (["--task=denoise", "--faces=all"], "--faces is all; it must be auto"),
         (["--task=denoise", "--device=tpu"], "--device is tpu; it must be auto, cpu, cuda"),
         (["--task=denoise", "--device=cuda:99"], "there is no GPU here for --device cuda:99"),
         (["--task=deblur", "--motion=9"], "length and angle"),
@@ -399,7 +401,7 @@ def test_a_deep_hole_is_filled_if_one_insists(tmp_path, prior_file):
 
 def test_options_for_photographs_are_refused_with_a_face_prior(tmp_path):
     as_picture(truth()[0]).save(tmp_path / "a.png")
-    for options in (["--task=denoise", "--format=jpg"], ["--task=demosaic"]):
+    for options in (["--task=denoise", "--format=jpg"], ["--task=denoise", "--faces=auto"], ["--task=demosaic"]):
         outcome = restore(tmp_path / "a.png", *options, "--prior=celeba64-realnvp-small", f"--out={tmp_path / 'out'}")
         assert outcome.exit_code == 2
         assert "celeba64-realnvp-small" in outcome.stderr

@@ -17,7 +17,15 @@ from aipo.problem.map_problem import MapProblem
 from aipo.transforms.color import opponent
 from aipo.transforms.haar import MEDIAN_OF_NORMAL, diagonal_deviation
 
-__all__ = ["SMALLEST", "NoiseCurve", "automatic_sigma", "checked_sigma", "estimate_sigma", "noise_curve"]
+__all__ = [
+    "SMALLEST",
+    "NoiseCurve",
+    "automatic_sigma",
+    "checked_sigma",
+    "estimate_sigma",
+    "has_white_noise",
+    "noise_curve",
+]
 
 AVERAGED = 5.0  # so many times more in the brightness than in the colors: their noise was averaged away
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
@@ -85,6 +93,15 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
         sigma = CAMERA * smooth**POWER
     # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
     return float(f"{max(low, min(sigma, high)):.3g}"), notes
+
+
+def has_white_noise(y: Tensor) -> bool:
+    """Whether the noise of a picture (C, H, W) looks white: not smooth from pixel to pixel, and as strong in colors."""
+    curve = noise_curve(y)
+    if curve is None or curve.correlation > WHITE:
+        return False
+    parts = opponent(y[None])
+    return len(y) == 1 or bool(diagonal_deviation(parts[:, :1]) < 1.5 * diagonal_deviation(parts[:, 1:]))
 
 
 @dataclass(frozen=True)

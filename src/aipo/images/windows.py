@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aipo.errors import InputError
-from aipo.images.faces.detector import find_faces
+from aipo.images.faces.detector import Face, find_faces
 
-__all__ = ["FACE", "FITS", "Window", "place_window", "similarity"]
+__all__ = ["FACE", "FITS", "Window", "face_window", "place_window", "similarity"]
 
 # Where a face lies in the 64x64 images of the embedded priors: the mean over validation faces of the five points that
 # `find_faces` gives, as shares of the side: eyes, tip of the nose, corners of the mouth.
@@ -115,6 +115,12 @@ def place_window(image: Tensor, size: tuple[int, int], fit: str) -> Window:
     raise InputError(f"unknown fit {fit}; choose from {', '.join(FITS)}")
 
 
+def face_window(face: Face, size: tuple[int, int]) -> Window:
+    """The window of `size` (height, width) in which a face lies as the face priors expect it."""
+    expected = FACE * torch.tensor([size[1], size[0]], dtype=torch.float64) - 0.5
+    return Window(*similarity(expected, face.points.double()), size)
+
+
 def similarity(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """The rotation with scale (2, 2) and the shift (2,) that bring points (N, 2) closest to others, in least squares.
 
@@ -153,8 +159,7 @@ def _largest_face(image: Tensor, size: tuple[int, int]) -> Window:
     faces = find_faces(image)
     if not faces:
         raise InputError("no face was found; crop the picture by hand, or choose --fit crop or resize")
-    expected = FACE * torch.tensor([size[1], size[0]], dtype=torch.float64) - 0.5
-    window = Window(*similarity(expected, faces[0].points.double()), size)
+    window = face_window(faces[0], size)
     x0, y0, x1, y1 = faces[0].box
     notes = [f"a face of {x1 - x0:.0f}x{y1 - y0:.0f} pixels"]
     if len(faces) > 1:

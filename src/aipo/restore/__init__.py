@@ -9,6 +9,7 @@ inputs     one file to the measurement that the solver sees
 solve      measurements to restorations
 record     what is known about a restoration, as a type and as JSON
 strip      the restorations over lam, side by side in one file
+faces      small faces in a photograph, improved by the prior of faces
 classical  what a classical method makes of the same photograph
 outputs    what is written for an image, and what may be overwritten
 page       the report of a run, from what was written

@@ -12,6 +12,7 @@ from pathlib import Path
 from aipo.errors import InputError
 from aipo.files import FolderLock, is_storage_error
 from aipo.restore.classical import classical
+from aipo.restore.faces import with_small_faces
 from aipo.restore.job import Restorer
 from aipo.restore.outputs import Outputs
 from aipo.restore.photos import MeasuredPhoto, read_measured
@@ -58,8 +59,12 @@ class PhotoRestorer(Restorer):
         x, evaluations = restore_whole(settings.photo_prior, item.whole, share=self.solving, finished=finished)
         if not x.isfinite().all():
             raise InputError(f"{settings.photo_prior.name} has no finite density here; try another --sigma")
+        found: tuple[str, ...] = ()
+        if settings.faces:
+            faces = settings.small_face_prior
+            x, found = with_small_faces(x, item.whole.y, item.whole.sigma, settings.photo_prior, faces)
         outputs = Outputs(item.path, self.job.out, settings.ending(item.path))
-        record = self._record(item, evaluations, round(time.perf_counter() - start, 3))
+        record = self._record(item, evaluations, round(time.perf_counter() - start, 3), found)
         images = {"restored": item.encode(x, settings)}
         if settings.compare:
             images["classical"] = item.encode(classical(item.whole), settings)
@@ -68,7 +73,7 @@ class PhotoRestorer(Restorer):
         self.watcher.say(f"{record.picture}: {record.status}, {record.evaluations} evaluations")
         return record
 
-    def _record(self, item: MeasuredPhoto, evaluations: int, seconds: float) -> Record:
+    def _record(self, item: MeasuredPhoto, evaluations: int, seconds: float, found: tuple[str, ...]) -> Record:
         return Record(
             status="done",
             lam=None,
@@ -86,7 +91,7 @@ class PhotoRestorer(Restorer):
             target_chi2=None,
             path=None,
             tiles=(),
-            notes=item.notes,
+            notes=(*item.notes, *found),
             seconds=seconds,
             batch=1,
             settings=self.job.settings.record,

@@ -23,7 +23,7 @@ from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
 from aipo.priors.noise_prior import NoisePrior
 from aipo.priors.prior import Prior, chosen_device
-from aipo.priors.zoo import load_prior, prior_names
+from aipo.priors.zoo import load_flow_prior, load_prior, prior_names
 from aipo.restore.classical import check_installed
 from aipo.restore.command import command_line
 from aipo.restore.operators import blur_kernel, make_operator
@@ -73,6 +73,7 @@ class Settings:
         quality: of JPEG, WebP and AVIF, 1 to 100.
         anyway: do also what looks like a mistake.
         compare: for whole photographs: restore them by a classical method too.
+        faces: for whole photographs that are denoised: "auto" improves small faces by the prior of faces.
         device: where to compute: auto, cpu, cuda or one GPU such as cuda:1. Not recorded, as it hardly changes results.
 
     Raises:
@@ -99,6 +100,7 @@ class Settings:
     quality: int | None = None
     anyway: bool = False
     compare: bool = False
+    faces: str | None = None
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -135,6 +137,8 @@ class Settings:
             raise InputError(f"--pattern is {self.pattern}; it must be {' or '.join(PATTERNS)}")
         if self.format is not None and f".{self.format}" not in ENDINGS:
             raise InputError(f"--format is {self.format}; it must be one of {', '.join(e[1:] for e in ENDINGS)}")
+        if self.faces not in (None, "auto"):
+            raise InputError(f"--faces is {self.faces}; it must be auto, or be left out")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise InputError(f"--quality is {self.quality}; it must be from 1 to 100")
         self.straight_motion  # noqa: B018 - refuses what cannot be one
@@ -168,6 +172,11 @@ class Settings:
         """The prior, for whole photographs."""
         assert isinstance(self.loaded_prior, NoisePrior)
         return self.loaded_prior
+
+    @cached_property
+    def small_face_prior(self) -> Prior:
+        """The prior of faces in photographs."""
+        return load_flow_prior(FACE_PRIOR).to(chosen_device(self.device))
 
     @property
     def whole(self) -> bool:
@@ -251,10 +260,12 @@ class Settings:
             _, height, width = self.face_prior.image_shape
             if self.factor is not None and (height % self.factor or width % self.factor):
                 raise InputError(f"--factor is {self.factor}, which does not divide {name}'s {width}x{height} pixels")
-            for option in ("format", "quality", "compare"):
+            for option in ("format", "quality", "compare", "faces"):
                 if getattr(self, option):
                     raise InputError(f"{flag(option)} is for whole photographs; {name} restores 64x64 pixels")
             return
+        if self.faces and task.name != "denoise":
+            raise InputError(f"--faces only works with --task denoise, not {task.name}; leave it out")
         if not task.whole:
             raise InputError(f"--task {task.name} needs a prior that knows one kind of picture, not {name}")
         if self.fit is not None:
