@@ -68,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--priors", nargs="*", default=["photo-small", "photo"])
     parser.add_argument("--spin", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--no-bm3d", action="store_true")
+    parser.add_argument("--levels", type=int, nargs="+", default=list(LEVELS), help="of the noise, of 255")
     parser.add_argument("--gray", action="store_true", help="brightness only; our priors alone")
     parser.add_argument("--sigma", action="store_true")
     parser.add_argument("--tiles", action="store_true")
@@ -124,7 +125,7 @@ def denoise(pictures: dict[str, Tensor], args: argparse.Namespace) -> list[dict[
     rows = []
     chosen = methods(args)
     for i, (name, x) in enumerate(pictures.items()):
-        for level in LEVELS:
+        for level in args.levels:
             y = noisy(x, i, level / 255)
             for method, function in chosen.items():
                 if method == "DnCNN" and level != 25:
