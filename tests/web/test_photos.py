@@ -144,13 +144,13 @@ class TestMessages:
         said = run(prior, saved(noisy(array)), look=[0.25, 0.75], sigma=0.1)
         first = next(message for message, _ in said if message.get("first"))
         left, top, width, height = first["patch"]
-        assert (width, height) == (256, 256)
+        assert (width, height) == (192, 192)
         assert left <= 325 <= left + width
         assert top <= 675 <= top + height
         shown = next(more for message, more in said if message.get("first"))
-        truth = torch.from_numpy(array[top : top + 256, left : left + 256]).permute(2, 0, 1) / 255
+        truth = torch.from_numpy(array[top : top + 192, left : left + 192]).permute(2, 0, 1) / 255
         part = torch.from_numpy(np.array(opened(shown))).permute(2, 0, 1) / 255
-        before = torch.from_numpy(noisy(array)[top : top + 256, left : left + 256]).permute(2, 0, 1) / 255
+        before = torch.from_numpy(noisy(array)[top : top + 192, left : left + 192]).permute(2, 0, 1) / 255
         assert psnr(part[None], truth[None]) > psnr(before[None], truth[None]) + 3
 
     def test_the_parts_cover_the_whole_once_and_agree_with_the_file(self, prior):

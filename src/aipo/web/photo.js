@@ -133,6 +133,7 @@ async function restore() {
   }
   if (running === mine) running = null;
   update();
+  stage.draw();
 }
 
 async function hear(message, content, times, wish) {
@@ -140,7 +141,7 @@ async function hear(message, content, times, wish) {
     stage.add(await createImageBitmap(content), message.patch);
     if (message.first) {
       outcome.dataset.first = ((performance.now() - times.begun) / 1000).toFixed(2);
-      times.look = " A first look is in the picture; the rest follows.";
+      times.look = " The frame in the picture shows a first look.";
       text.textContent = message.text ?? text.textContent;
     }
     return;
@@ -217,6 +218,7 @@ function update() {
   const task = form.elements.task.value, busy = running !== null;
   form.dataset.task = task;
   stage.paints = task === "inpaint" && !busy && !result;
+  stage.outlines = busy;
   find("#stage").classList.toggle("paints", stage.brushes);
   find("#level").hidden = find("#automatic").checked;
   for (const label of document.querySelectorAll("[data-kind]")) label.hidden = label.dataset.kind !== find("#kind").value;

@@ -39,7 +39,7 @@ from aipo.web.photo_request import PhotoRequest
 
 __all__ = ["Stopped", "blend", "look_at", "photo_memory", "read", "restore_photo"]
 
-FIRST_SIDE, FIRST_EVALS = 256, 4  # of the first look; the whole takes more evaluations where one is not enough
+FIRST_SIDE, FIRST_EVALS = 192, 4  # of the first look; the whole takes more evaluations where one is not enough
 CELL = 8  # pixels; where something is missing is looked for in cells of this side
 SHOWN_QUALITY = 92  # of what the page shows; the file that is downloaded is another matter
 # Measured by tests/web/test_photos.py: a picture, its restoration and what writing it takes, and the tiles on the way.
@@ -109,7 +109,7 @@ def _restore(prior: NoisePrior, request: PhotoRequest, content: bytes, tell: Tel
     tell({"status": "running", "text": "Reading the picture …", "share": 0.0}, b"")
     photo = request.with_holes(read(content))
     work = _Work(photo, request, Path(f"picture.{photo.format.lower()}"), hashlib.sha256(content).hexdigest())
-    if photo.x.shape[1] * photo.x.shape[2] > 2 * FIRST_SIDE**2:
+    if photo.x.shape[1] * photo.x.shape[2] > 4 * FIRST_SIDE**2:
         work.first_look(prior, tell)
     searched = settings.task == "denoise" and settings.sigma is None
     tell({"status": "running", "text": "Measuring the noise …" if searched else "Restoring …", "share": 0.0}, b"")

@@ -11,6 +11,7 @@ export class Stage {
     this.before = null;
     this.factor = 1;
     this.patches = [];
+    this.outlines = false; // of the parts that are restored
     this.share = 0.5; // how much of the width shows the picture before
     this.strength = 1;
     this.strokes = [];
@@ -163,7 +164,17 @@ export class Stage {
     context.setTransform(transform);
     context.globalAlpha = this.strength;
     for (const p of this.patches) context.drawImage(p.bitmap, p.x, p.y, p.width, p.height);
+    if (this.outlines) this.renderOutlines(context);
     context.restore();
+  }
+
+  // Which parts are restored so far can hardly be seen when the picture is small.
+  renderOutlines(context) {
+    for (const [width, color] of [[4, "#0008"], [2, "#fff"]]) {
+      context.lineWidth = width / this.view.scale;
+      context.strokeStyle = color;
+      for (const p of this.patches) context.strokeRect(p.x, p.y, p.width, p.height);
+    }
   }
 
   renderDivider(context) {

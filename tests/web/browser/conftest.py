@@ -16,6 +16,8 @@ pytest.importorskip("playwright", reason="the extra browser-tests is not install
 
 from playwright.sync_api import sync_playwright
 
+from app_client import save_photo_prior
+
 ARTIFACTS = Path(__file__).parents[3] / "artifacts" / "app"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
@@ -28,9 +30,10 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def address():
-    """Of a server that runs as long as the tests of a file."""
-    command = [sys.executable, "-m", "aipo", "app", "--port", "0", "--no-browser"]
+def address(tmp_path_factory):
+    """Of a server that runs as long as the tests of a file. Its prior for photographs is quick, and not trained."""
+    prior = save_photo_prior(tmp_path_factory.mktemp("prior") / "gauss.safetensors")
+    command = [sys.executable, "-m", "aipo", "app", "--port", "0", "--no-browser", "--photo-prior", str(prior)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         line = server.stdout.readline()
         try:
@@ -60,23 +63,29 @@ def visit(browser, address):
     """Opens the page as a new user. At the end nothing may have gone wrong or to another host."""
     contexts, complaints, requests = [], [], []
 
-    def open_page(width=1280, height=960, dark=False):
+    def open_page(width=1280, height=960, dark=False, faces=True, touch=False):
         context = browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             accept_downloads=True,
+            has_touch=touch,
         )
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
+        return open_tab(context, faces)
+
+    def open_tab(context, faces):
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(address)
+        page.goto(f"{address}/faces" if faces else address)
         page.wait_for_selector("#restore")
-        page.wait_for_function("document.querySelector('.painter .picture').width === 64")
+        if faces:
+            page.wait_for_function("document.querySelector('.painter .picture').width === 64")
         return page
 
+    open_page.another_tab = lambda page: open_tab(page.context, False)
     yield open_page
     for context in contexts:
         context.close()

@@ -33,7 +33,7 @@ def own_server(monkeypatch):
 def opened(browser, address):
     page = browser.new_context().new_page()
     page.set_default_timeout(PATIENCE)
-    page.goto(address)
+    page.goto(f"{address}/faces")
     page.wait_for_function("document.querySelector('.painter .picture')?.width === 64")
     return page
 
