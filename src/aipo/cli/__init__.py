@@ -85,7 +85,7 @@ def _explain_system(error: OSError) -> int:
 
 app = typer.Typer(
     cls=_Group,
-    help="Restore images by MAP estimation with exact normalizing-flow priors of 64x64 aligned faces.",
+    help="Restore photographs of any size, and 64x64 faces, with exact normalizing-flow priors.",
     epilog="Start with: aipo demo",
     no_args_is_help=True,
     add_completion=False,
