@@ -167,7 +167,7 @@ def test_a_comparison_needs_its_package(tmp_path, prior_file, monkeypatch):
     command = [tmp_path / "a.png", f"--prior={prior_file}", "--compare", f"--out={tmp_path / 'out'}"]
     outcome = restore(*command, "--task=denoise")
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
-    assert "--compare needs the package scikit-image: pip install 'aipo[classical]'" in outcome.stderr
+    assert "--compare needs the package scikit-image: pip install scikit-image" in outcome.stderr
     assert restore(*command, "--task=superres").exit_code == 0
 
 

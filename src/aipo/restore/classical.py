@@ -6,7 +6,8 @@ superres  bicubic interpolation
 deblur    Richardson-Lucy: L. Lucy, "An iterative technique for the rectification of observed distributions", 1974
 demosaic  bilinear interpolation
 
-Those that are not interpolations are scikit-image's, which the extra `classical` brings.
+Those that are not interpolations are scikit-image's. It is named by itself where it is missing: the extra `classical`
+would bring BM3D too, which is for non-commercial use only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aipo.errors import InputError, how_to_install
+from aipo.errors import InputError
 from aipo.images.tiles import Tile, tiles
 from aipo.restore.whole import Whole
 
@@ -106,4 +107,4 @@ def _restoration() -> Any:
     try:
         return importlib.import_module("skimage.restoration")
     except ImportError:
-        raise InputError(f"--compare needs the package scikit-image: {how_to_install('classical')}") from None
+        raise InputError("--compare needs the package scikit-image: pip install scikit-image") from None
