@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import aipo
 from aipo.cli import app
 from aipo.errors import InputError
-from aipo.flows import NoiseFlow
+from aipo.evaluation.store import Store
+from aipo.flows import GaussianFlow, NoiseFlow
 from aipo.images import write_image
 from aipo.integrations.spread import spread
 from aipo.integrations.spread_ray import Cluster
@@ -92,7 +93,7 @@ def test_a_cluster_that_is_not_there():
             list(spread(solve, [(0, 2)], Cluster(address)))
 
 
-# --- aipo restore ---
+# --- aipo restore, aipo bench ---
 
 
 @pytest.fixture
@@ -155,3 +156,19 @@ def test_folder_restored_by_a_cluster_that_loses_a_node(nodes, second, pictures,
     again = CliRunner().invoke(app, [*command, "--out=out", f"--ray={nodes.address}"], catch_exceptions=False)
     assert again.exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in Path("out").glob("[0-9]*")} == before, "it was done already"
+
+
+def test_bench_on_a_cluster_has_the_rows_of_one_process(nodes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flow = GaussianFlow((3, 16, 16), factor=0.2 * torch.eye(3 * 16 * 16))
+    card = {"name": "tiny", "bits": 5, "data": "-", "license": "-", "metrics": {}}
+    save_prior_files(flow, card, tmp_path / "tiny.safetensors")
+    command = ["bench", "run", "--prior=tiny.safetensors", "--split=test", "--task=denoise", "--method=path"]
+    command += ["--lam=0.5", "--subset=3", "--chunk=1", "--device=cpu", "--json"]
+    rows = []
+    for out, more in (("alone", []), ("shared", [f"--ray={nodes.address}"])):
+        result = CliRunner().invoke(app, [*command, f"--out={out}", *more], catch_exceptions=False)
+        assert json.loads(result.stdout)["written"] == 3
+        rows.append([{**row, "seconds": 0} for row in Store(Path(out)).read_all()])
+    assert len(rows[0]) == 3
+    assert rows[0] == rows[1]
