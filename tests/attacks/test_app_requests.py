@@ -16,7 +16,7 @@ from PIL import Image
 
 from aipo.web.decode import MAX_BYTES
 from aipo.web.guard import MAX_EVENT
-from app_client import DENOISE, PATIENCE, PRIOR, Page, running_app
+from app_client import DENOISE, PATIENCE, PRIOR, Page, running_app, save_photo_prior
 
 RUN, JOIN, DATA = "/gradio_api/run/predict", "/gradio_api/queue/join", "/gradio_api/queue/data"
 FORGED = [
@@ -35,6 +35,12 @@ def http(method, path, body=b"", headers=(), cookie=True, host="localhost", leng
         length = len(body) if body or method == "POST" else None
     lines += [] if length is None else [f"Content-Length: {length}"]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def _png(array):
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def event(function, data, path=RUN, **changes):
@@ -172,6 +178,31 @@ def events():
     yield "the other door for what is queued", event("restore", asked)
 
 
+def photographs():
+    """Against the page for photographs; what is wrong with a picture comes back as a message."""
+    png = _png(np.zeros((8, 8, 3), np.uint8))
+    wishes = [
+        b"", b"{", b"null", b"[]", b"{}", b'{"tab": "../x", "options": {"task": "denoise"}}', b"[" * 60_000, b"\xff\xfe",
+        b'{"tab": {}, "options": {"task": "denoise"}}', b'{"tab": "a", "options": {"task": "denoise", "sigma": 1e999}}',
+        b'{"tab": "a", "options": {"task": "denoise", "mask": "/etc/passwd"}}', b'{"tab": "a", "options": "denoise"}',
+        b'{"tab": "a", "options": {"task": "denoise", "prior": "/etc/passwd"}}', b'{"first": 1e9, "share": 0.5}',
+        b'{"tab": "a", "options": {"task": "inpaint"}, "strokes": [[1e9, 0, 1, 1]]}', b'{"first": true, "share": 0}',
+        b'{"tab": "a", "options": {"task": "inpaint"}, "strokes": [[1, 0, 1e308, 1]]}', b'{"first": 9, "share": NaN}',
+        b'{"tab": "a", "options": {"task": "superres", "factor": -2}}', b'{"first": -1, "share": 0.5}',
+        b'{"tab": "a", "options": {"task": "deblur", "motion": "1e9,0"}}', b'{"first": 5, "share": "x"}',
+    ]  # fmt: skip
+    for action in ("look", "restore", "blend"):
+        path = f"/photo/{action}"
+        for i, wish in enumerate(wishes):
+            yield f"{path} {i}: {wish[:40]!r}", http("POST", path, wish + b"\n" + png)
+        yield f"{path} without a picture", http("POST", path, b'{"tab": "a", "options": {"task": "denoise"}}')
+        yield f"{path} without a cookie", http("POST", path, b"{}\n" + png, cookie=False)
+        yield f"{path} of a terabyte", http("POST", path, b"{}", length=str(10**12))
+        yield f"{path} by GET", http("GET", path)
+    for path in ("/photo/../photos.py", "/photo/photos.py", "/photo/photo.html", "/photo/", "/photo/look/x"):
+        yield f"file {path}", http("GET", path)
+
+
 def mutations():
     """An honest event with one value exchanged for another one that no control has, two hundred times."""
     random_ = random.Random(0)
@@ -185,12 +216,13 @@ def mutations():
         yield f"{i}: {function} with {str(value)[:30]!r} at {position}", event(function, changed, path)
 
 
-CORPUS = [*paths(), *methods(), *headers(), *bodies(), *files(), *events(), *mutations()]
+CORPUS = [*paths(), *methods(), *headers(), *bodies(), *files(), *events(), *photographs(), *mutations()]
 
 
 @pytest.fixture(scope="module")
-def app():
-    with running_app() as running:
+def app(tmp_path_factory):
+    prior = save_photo_prior(tmp_path_factory.mktemp("prior") / "gauss.safetensors")
+    with running_app("--photo-prior", str(prior)) as running:
         yield running
 
 
@@ -209,12 +241,6 @@ def secret(app):
 def attacker(app):
     with Page(app) as page:
         yield page
-
-
-def _png(array):
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def answer_to(app, request):

@@ -153,7 +153,7 @@ async function hear(message, content, times, wish) {
   } else if (message.status === "waiting") say("busy", message.text);
   else if (message.status === "done") finish(message, content, times, wish);
   else {
-    say(message.status, message.text);
+    say(message.status, message.text + (message.anyway ? " Tick “Fill large holes too” to do it." : ""));
     if (message.anyway) find("#anyway").focus();
   }
 }

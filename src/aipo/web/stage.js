@@ -332,6 +332,8 @@ export class Stage {
   release(event) {
     this.pointers.delete(event.pointerId);
     if (!this.pointers.size) this.action = null;
+    if (event.pointerType === "touch") this.cursor = null; // there is nothing where no finger is
+    this.draw();
   }
 
   key(event) {

@@ -12,7 +12,7 @@ from conftest import ARTIFACTS
 def picture(height, width):
     rows, columns = np.mgrid[:height, :width]
     waves = np.sin(rows / 30) + np.sin(columns / 25)
-    return np.stack([60 + 30 * (waves + 2), 140 + 25 * waves, 200 - 30 * waves], -1)
+    return np.stack([60 + 30 * (waves + 2), 140 + 25 * waves, 190 - 30 * waves], -1)
 
 
 def noisy(array, sigma=25):
@@ -117,7 +117,7 @@ def test_four_megapixels(visit, tmp_path):
     assert roughness(before) > 1.5 * roughness(after)
     move(page, "#wipe", 0)
     move(page, "#strength", 0)
-    assert np.abs(seen(page) - before).mean() < 0.5
+    assert np.abs(seen(page) - before).mean() < 2  # but for what is written on it
     move(page, "#strength", 50)
     half = seen(page)
     assert np.abs(half - (before + after) / 2).mean() < 2
