@@ -182,8 +182,9 @@ def photographs():
     """Against the page for photographs; what is wrong with a picture comes back as a message."""
     png = _png(np.zeros((8, 8, 3), np.uint8))
     wishes = [
-        b"", b"{", b"null", b"[]", b"{}", b'{"tab": "../x", "options": {"task": "denoise"}}', b"[" * 60_000, b"\xff\xfe",
-        b'{"tab": {}, "options": {"task": "denoise"}}', b'{"tab": "a", "options": {"task": "denoise", "sigma": 1e999}}',
+        b"", b"{", b"null", b"[]", b"{}", b'{"tab": "../x", "options": {"task": "denoise"}}', b"[" * 60_000,
+        b"\xff\xfe", b'{"tab": {}, "options": {"task": "denoise"}}',
+        b'{"tab": "a", "options": {"task": "denoise", "sigma": 1e999}}',
         b'{"tab": "a", "options": {"task": "denoise", "mask": "/etc/passwd"}}', b'{"tab": "a", "options": "denoise"}',
         b'{"tab": "a", "options": {"task": "denoise", "prior": "/etc/passwd"}}', b'{"first": 1e9, "share": 0.5}',
         b'{"tab": "a", "options": {"task": "inpaint"}, "strokes": [[1e9, 0, 1, 1]]}', b'{"first": true, "share": 0}',
