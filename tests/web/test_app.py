@@ -99,7 +99,7 @@ class TestMeasure:
             (("inpaint", True, 0.02, None), "nothing is painted"),
             (("inpaint", True, 0.02, torch.ones(1, 8, 8)), "nothing is painted"),
             (("inpaint", True, 0.02, torch.zeros(1, 8, 8)), "mask is 0 everywhere"),
-            (("sense", True, 0.02), "unknown task"),
+            (("demosaic", True, 0.02), "unknown task"),
             (("denoise", True, None), "how much noise"),
             (("denoise", True, -1.0), "sigma"),
             (("superres", True, 0.02, None, 3), "factor is 3"),

@@ -180,6 +180,12 @@ class TestMessages:
         assert said[-1][0]["status"] == "stopped"
         assert "There is no file" in said[-1][0]["text"]
 
+    def test_stop_while_the_noise_is_measured(self, prior):
+        asked = []
+        said = run(prior, saved(noisy(picture(300, 300))), stop=lambda m: asked.append(m) or len(asked) > 3)
+        assert [message["text"] for message in asked[1:]] == 3 * ["Measuring the noise …"]
+        assert said[-1][0]["status"] == "stopped"
+
     @pytest.mark.parametrize(
         ("content", "options", "text"),
         [

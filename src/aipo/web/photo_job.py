@@ -108,11 +108,14 @@ def _restore(prior: NoisePrior, request: PhotoRequest, content: bytes, tell: Tel
     settings = request.settings
     tell({"status": "running", "text": "Reading the picture …", "share": 0.0}, b"")
     photo = request.with_holes(read(content))
+
+    def go_on() -> None:
+        tell({"status": "running", "text": "Measuring the noise …", "share": 0.0}, b"")
+
+    vars(settings)["loaded_prior"] = _Watched(prior.flow, prior.card, go_on)
     work = _Work(photo, request, Path(f"picture.{photo.format.lower()}"), hashlib.sha256(content).hexdigest())
     if photo.x.shape[1] * photo.x.shape[2] > 4 * FIRST_SIDE**2:
         work.first_look(prior, tell)
-    searched = settings.task == "denoise" and settings.sigma is None
-    tell({"status": "running", "text": "Measuring the noise …" if searched else "Restoring …", "share": 0.0}, b"")
     item = measured(work.path, work.sha256, photo, settings)
     height, width = item.whole.shape[1:]
 
@@ -142,6 +145,17 @@ def _restore(prior: NoisePrior, request: PhotoRequest, content: bytes, tell: Tel
         },
         encoded,
     )
+
+
+@dataclass(frozen=True)
+class _Watched(NoisePrior):
+    """The same prior, which asks before every density: of a large picture the noise takes a while to be measured."""
+
+    go_on: Callable[[], None] = lambda: None
+
+    def log_prob(self, y: Tensor, s: float | Tensor) -> Tensor:
+        self.go_on()
+        return super().log_prob(y, s)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,12 +15,12 @@ from aipo.noise import Gaussian
 from aipo.operators import LinearOperator
 from aipo.restore.operators import make_operator
 from aipo.restore.tasks import TASKS as ALL_TASKS
-from aipo.restore.tasks import task_named
+from aipo.restore.tasks import Damage, task_named
 
 __all__ = ["SEED", "TASKS", "Measurement", "Request", "mask_text", "measure", "parse_mask", "scratches"]
 
 SEED = 0  # of the damage, so that the preview and the restoration show the same
-TASKS = tuple(task.name for task in ALL_TASKS.values() if task.faces and task.input != "vector")
+TASKS = tuple(task.name for task in ALL_TASKS.values() if task.faces)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Request:
         picture: (3, H, W) in [0, 1].
         task: one of `TASKS`.
         damage: whether the picture is clean and is to be damaged first. Otherwise it is taken as it is; only to enlarge
-            or to color it, what those tasks do not look at is dropped.
+            or to color it, or for projections, what those tasks do not look at is dropped.
         sigma: of the noise; None estimates it, which only denoising can.
         mask: inpaint: (1, H, W), 0 where pixels are missing.
         factor: superres.
@@ -64,7 +66,10 @@ def measure(request: Request) -> Measurement:
     needed = {name for choices in task_named(request.task).needs for name in choices} & {"mask", "factor", "blur"}
     if request.task == "inpaint" and (request.mask is None or request.mask.all()):
         raise InputError("nothing is painted yet: paint over what is missing, then press Restore")
-    operator = make_operator(request.task, _shape(x), **{name: getattr(request, name) for name in needed})
+    if request.task == "sense":
+        operator = _sensing(_shape(x))
+    else:
+        operator = make_operator(request.task, _shape(x), **{name: getattr(request, name) for name in needed})
     if request.damage:
         if request.sigma is None:
             raise InputError("say how much noise to add")
@@ -75,6 +80,12 @@ def measure(request: Request) -> Measurement:
     sigma = _estimated(y) if request.sigma is None else request.sigma
     truth = request.picture if request.damage else None
     return Measurement(operator, y, sigma, _seen(request, operator, y)[0].expand(_shape(x)), truth)
+
+
+@lru_cache(maxsize=1)  # a matrix of 100 MB
+def _sensing(shape: tuple[int, int, int]) -> LinearOperator:
+    """The paper's random projections; of smaller images half as many as they have values."""
+    return make_operator("sense", shape, measurements=min(Damage.measurements, math.prod(shape) // 2), seed=SEED)
 
 
 def _seen(request: Request, operator: LinearOperator, y: Tensor) -> Tensor:
