@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install locked audit demo app test test-docs test-attacks test-app test-browser test-deepinv test-wheel check docs format clean
+.PHONY: install locked audit demo app test test-docs test-attacks test-app test-browser test-deepinv test-ray test-wheel check docs format clean
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ test-wheel:
 # Together with deepinv, in an environment of its own: the full torch and torchvision, 6.5 GB.
 test-deepinv: $(VENV)-deepinv/.installed
 	$(VENV)-deepinv/bin/python -m pytest -n 2 -rs $(wildcard tests/integrations/test_deepinv_*.py)
+
+# A real Ray cluster of two nodes on this machine, one of which is killed.
+test-ray: $(VENV)/.installed-dev $(VENV)/.installed-ray
+	$(BIN)/pytest tests/integrations/test_spread_ray.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
