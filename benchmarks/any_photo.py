@@ -218,10 +218,15 @@ def differences(before: Path, after: Path, factor: int, colored: bool) -> list[s
 
 def numbers(folder: Path, name: str) -> dict[str, Any]:
     prior = aipo.load_prior(name)
-    found = {"prior": Path(name).stem, "megapixel": megapixel(prior), "portrait": portrait(prior)}
-    found["small faces"] = small_faces(prior)
-    found["12 MP, peak GB"] = peak_gigabytes(folder, name)
-    print(json.dumps(found, indent=1))
+    found: dict[str, Any] = {"prior": Path(name).stem, "prior_sha256": prior.card["sha256"]}
+    for label, measure in {
+        "portrait": lambda: portrait(prior),
+        "megapixel, CPU seconds": lambda: megapixel(prior),
+        "12 MP, peak GB": lambda: peak_gigabytes(folder, name),
+        "small faces": lambda: small_faces(prior),
+    }.items():
+        found[label] = measure()
+        print(label, json.dumps(found[label]), flush=True)
     return found
 
 
@@ -262,7 +267,10 @@ def small_faces(prior: aipo.NoisePrior) -> list[dict[str, float]]:
             y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
             alone = prior.denoise(y[None], sigma)[0].clamp(0, 1)
             both, _ = with_small_faces(alone, y, sigma, prior, faces)
-            found = {name: psnr(v[face][None], x[face][None]) for name, v in (("alone", alone), ("with faces", both))}
+            found = {
+                name: psnr(v[face].view(1, 1, 1, -1), x[face].view(1, 1, 1, -1))
+                for name, v in (("alone", alone), ("with faces", both))
+            }
             rows.append({"scale": scale, "sigma": sigma, **found})
     return rows
 
