@@ -132,6 +132,7 @@ async function restore() {
       ? "Stopped by you. There is no file: the picture is not finished." : reason(error));
   }
   if (running === mine) running = null;
+  if (!result && wish.task === "inpaint") stage.reset(); // back to painting
   update();
   stage.draw();
 }
@@ -218,7 +219,7 @@ function update() {
   const task = form.elements.task.value, busy = running !== null;
   form.dataset.task = task;
   stage.paints = task === "inpaint" && !busy && !result;
-  stage.outlines = busy;
+  stage.outlines = !result;
   find("#stage").classList.toggle("paints", stage.brushes);
   find("#level").hidden = find("#automatic").checked;
   for (const label of document.querySelectorAll("[data-kind]")) label.hidden = label.dataset.kind !== find("#kind").value;
@@ -240,7 +241,7 @@ function update() {
   const compares = stage.patches.length > 0 && !stage.paints;
   find(".tag.before").hidden = !compares || stage.share < 0.12;
   find(".tag.after").hidden = !compares || stage.share > 0.88;
-  find(".tag.after").textContent = busy ? "so far" : stage.strength < 1 ? "mixture" : "restored";
+  find(".tag.after").textContent = !result ? "so far" : stage.strength < 1 ? "mixture" : "restored";
 }
 
 form.addEventListener("submit", (event) => {

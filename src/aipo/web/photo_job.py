@@ -45,6 +45,7 @@ SHOWN_QUALITY = 92  # of what the page shows; the file that is downloaded is ano
 # Measured by tests/web/test_photos.py: a picture, its restoration and what writing it takes, and the tiles on the way.
 BYTES_PER_PIXEL, WORKSPACE = 90, 500_000_000
 BYTES_TO_SHOW = 50  # per pixel, to read a picture and show it
+NOISIER = "assumed for this task; a picture with more noise comes out rough"
 TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp", "TIFF": "image/tiff", "BMP": "image/bmp"}
 
 Tell = Callable[[dict[str, Any], bytes], None]
@@ -236,7 +237,7 @@ def _shown(photo: Photograph, x: Tensor) -> bytes:
 def _facts(item: MeasuredPhoto, x: Tensor, evaluations: int, prior: NoisePrior) -> list[str]:
     """What was done, and what was not."""
     photo, whole = item.photo, item.whole
-    how = {"given": "as you said", "estimated": "measured in the picture", "assumed": "assumed"}.get(item.sigma_from)
+    how = {"given": "as you said", "estimated": "measured in the picture", "assumed": NOISIER}.get(item.sigma_from)
     facts = [f"Noise level {whole.sigma:.3f} ({255 * whole.sigma:.1f} of 255), {how}.", *map(_fact, item.notes)]
     if whole.observed is not None and whole.observed.shape[0] == 1:
         missing = int((~whole.observed).sum())
