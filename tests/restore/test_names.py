@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import aipo
 from aipo.cli import app
 from aipo.files import FolderLock
-from aipo.flows import RealNVP
+from aipo.flows import NoiseFlow, RealNVP
 from aipo.images import write_image
 from aipo.priors.files import save_prior_files
 from aipo.restore.run import prepare, run
@@ -26,6 +26,15 @@ def prior(tmp_path_factory):
     flow.initialize(torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(0)))
     save_prior_files(flow, {"name": "tiny", "bits": 5, "data": "-", "license": "-", "metrics": {}}, path)
     return path
+
+
+@pytest.fixture(scope="module")
+def demo_priors(prior):
+    path = prior.with_name("photos.safetensors")
+    flow = NoiseFlow(couplings=[1], hidden=[4], blocks=[1])
+    flow.initialize(aipo.samples.load("cat")[None])
+    save_prior_files(flow, {"name": "photos", "bits": 0, "data": "-", "license": "-", "metrics": {}}, path)
+    return [f"--prior={prior}", f"--photo-prior={path}"]
 
 
 @pytest.fixture
@@ -166,13 +175,13 @@ def test_a_picture_that_vanishes_costs_no_other(prior, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["restore", "corrupt", "demo"])
-def test_two_commands_do_not_write_to_one_folder(prior, folder, tmp_path, command):
+def test_two_commands_do_not_write_to_one_folder(prior, demo_priors, folder, tmp_path, command):
     (picture,) = put(folder, "a.png")
     out = tmp_path / "out"
     options = {
         "restore": [str(picture), "--task=denoise", "--sigma=0.1", f"--prior={prior}"],
         "corrupt": [str(picture), "--task=denoise"],
-        "demo": [f"--prior={prior}"],
+        "demo": demo_priors,
     }
     arguments = [command, *options[command], f"--out={out}", "--quiet"]
     with FolderLock(out) as lock:
@@ -188,9 +197,9 @@ def test_two_commands_do_not_write_to_one_folder(prior, folder, tmp_path, comman
         assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
 
 
-def test_a_demo_overwrites_no_page_of_yours(prior, tmp_path):
+def test_a_demo_overwrites_no_page_of_yours(demo_priors, tmp_path):
     (tmp_path / "report.html").write_text("<html>my thesis</html>")
-    outcome = CliRunner().invoke(app, ["demo", f"--prior={prior}", f"--out={tmp_path}"], catch_exceptions=False)
+    outcome = CliRunner().invoke(app, ["demo", *demo_priors, f"--out={tmp_path}"], catch_exceptions=False)
     assert outcome.exit_code == 2
     assert "already exists and is not a report of aipo" in outcome.stderr
     assert os.listdir(tmp_path) == ["report.html"]
