@@ -16,7 +16,7 @@ __all__ = ["PhotoPage"]
 
 SAMPLE_SIGMA = 0.1  # of the noise that the sample gets
 TYPES = {"/": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "png": "image/png"}
-ASSETS = ("photo.html", "photo.css", "photo.js", "stage.js")
+ASSETS = ("photo.html", "photo.css", "photo.js", "stage.js", "marks.js")
 
 
 class PhotoPage:

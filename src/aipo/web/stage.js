@@ -1,6 +1,8 @@
 // The picture on the screen: before and after, zoom, and the brush. It knows nothing of the server.
 // Coordinates: `world` pixels are those of the restoration; the picture before may be smaller by `factor`.
 // What is painted is kept as strokes, in pixels of the picture before, so it is exact at any zoom and any size.
+import { drawDivider, drawOutlines } from "./marks.js";
+
 const MOST_ZOOM = 16, MOST_FIT = 3, STEP = 1.25, HANDLE = 24;
 
 export class Stage {
@@ -139,7 +141,7 @@ export class Stage {
     if (this.patches.length) this.renderAfter(context);
     context.setTransform(1, 0, 0, 1, 0, 0);
     if (this.paints) this.renderMask(context, s * this.factor, left, top);
-    if (this.patches.length && !this.paints && this.share > 0) this.renderDivider(context);
+    if (this.patches.length && !this.paints && this.share > 0) drawDivider(context, this.edge);
   }
 
   // From where to where the picture is seen, in canvas pixels.
@@ -164,34 +166,8 @@ export class Stage {
     context.setTransform(transform);
     context.globalAlpha = this.strength;
     for (const p of this.patches) context.drawImage(p.bitmap, p.x, p.y, p.width, p.height);
-    if (this.outlines) this.renderOutlines(context);
+    if (this.outlines) drawOutlines(context, this.patches, this.view.scale);
     context.restore();
-  }
-
-  // Which parts are restored so far can hardly be seen when the picture is small.
-  renderOutlines(context) {
-    for (const [width, color] of [[4, "#0008"], [2, "#fff"]]) {
-      context.lineWidth = width / this.view.scale;
-      context.strokeStyle = color;
-      for (const p of this.patches) context.strokeRect(p.x, p.y, p.width, p.height);
-    }
-  }
-
-  renderDivider(context) {
-    const x = this.edge, ratio = window.devicePixelRatio || 1, y = this.canvas.height / 2;
-    context.fillStyle = "#fff";
-    context.shadowColor = "#0009";
-    context.shadowBlur = 4 * ratio;
-    context.fillRect(x - ratio, 0, 2 * ratio, this.canvas.height);
-    context.beginPath();
-    context.arc(x, y, 16 * ratio, 0, 7);
-    context.fill();
-    context.shadowBlur = 0;
-    context.fillStyle = "#1c2430";
-    context.font = `${16 * ratio}px sans-serif`;
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    context.fillText("↔", x, y);
   }
 
   // --- the brush
