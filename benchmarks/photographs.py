@@ -71,9 +71,9 @@ def main() -> None:
 
 
 def photograph(name: str) -> Tensor:
-    """(1, 3, H, W), H and W even."""
+    """(1, 3, H, W), H and W multiples of 4."""
     x = torch.from_numpy(getattr(data, name)()).permute(2, 0, 1)[None].float() / 255
-    return x[..., : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2]
+    return x[..., : x.shape[2] // 4 * 4, : x.shape[3] // 4 * 4]
 
 
 def run(task: Task, truth: Tensor, prior: aipo.NoisePrior, number: int) -> tuple[dict[str, float], list[Tensor]]:
