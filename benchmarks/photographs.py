@@ -93,7 +93,8 @@ def run(task: Task, truth: Tensor, prior: aipo.NoisePrior, number: int) -> tuple
 
 def draw_shown(pictures: dict[tuple[str, str], list[Tensor]], rows: list[dict]) -> None:
     """Four photographs, left of the middle as measured, right of it restored."""
-    figure = Figure(figsize=(12.8, 9.3), layout="constrained")
+    figure = Figure(figsize=(12.8, 9.8), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.12)
     axes = figure.subplots(2, 2)
     for ax, (name, task) in zip(axes.flat, SHOWN.items(), strict=True):
         row = next(r for r in rows if (r["photograph"], r["task"]) == (name, task))
