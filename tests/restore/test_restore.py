@@ -100,6 +100,7 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
         assert record["target_chi2"] == choice.target[i].item()
         assert record["settings"] == dict.fromkeys(
             [
+                "faces",
                 "fit",
                 "mask",
                 "mask_color",
@@ -115,6 +116,7 @@ def test_denoise_two_pictures(tmp_path, prior, pictures):
             ]
         ) | {
             "anyway": False,
+            "compare": False,
             "task": "denoise",
             "sigma": 0.1,
             "trust_sigma": False,
