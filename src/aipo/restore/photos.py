@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from aipo.choose.sigma import automatic_sigma
 from aipo.errors import InputError
 from aipo.images.photograph import ENDINGS, Photograph, read_photograph
+from aipo.images.reading import existing_file
 from aipo.restore.inputs import naming, observed_pixels, without_gray_copies
 from aipo.restore.operators import mosaic_mask
 from aipo.restore.record import SigmaFrom
@@ -54,7 +55,8 @@ class MeasuredPhoto:
 def read_measured(path: Path, settings: Settings) -> MeasuredPhoto:
     """Read a photograph for the task of the settings. `InputError`, beginning with its name, if it cannot be used."""
     with naming(path):
-        return measured(path, hashlib.sha256(path.read_bytes()).hexdigest(), read_photograph(path), settings)
+        sha256 = hashlib.sha256(existing_file(path).read_bytes()).hexdigest()
+        return measured(path, sha256, read_photograph(path), settings)
 
 
 def measured(path: Path, sha256: str, photo: Photograph, settings: Settings) -> MeasuredPhoto:

@@ -22,7 +22,7 @@ def prior_names() -> list[str]:
 
     Examples:
         >>> prior_names()
-        ['celeba64-glow', 'celeba64-realnvp', 'celeba64-realnvp-small', 'celeba64-tarflow']
+        ['celeba64-glow', 'celeba64-realnvp', 'celeba64-realnvp-small', 'celeba64-tarflow', 'photo-small']
     """
     return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
 
