@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--half", choices=["tune", "final"], default="tune")
     parser.add_argument("--priors", nargs="*", default=["photo-small"])
     parser.add_argument("--peers", type=Path, help="folder with the peers' weights")
+    parser.add_argument("--levels", type=float, nargs="*", default=GRID)
     parser.add_argument("--limit", type=int, help="only the first so many pairs")
     parser.add_argument("--no-bm3d", action="store_true")
     parser.add_argument("--save", action="store_true", help="to results/camera.json")
@@ -53,13 +54,13 @@ def main() -> None:
         )
     for name in ["FFDNet"] if args.peers else args.priors:
         if args.peers:
-            rows = curves(pairs, load_peers(args.peers)[name])
+            rows = curves(pairs, load_peers(args.peers)[name], args.levels)
         else:
             prior = aipo.load_prior(name)
-            rows = curves(pairs, prior.denoise, lambda y, prior=prior: automatic_sigma(prior, y)[0])
-        report(name, rows)
+            rows = curves(pairs, prior.denoise_smooth, args.levels, prior)
+        report(name, rows, args.levels)
         if args.save:
-            about = {"date": date.today().isoformat(), "hardware": hardware(), "half": args.half, "grid": GRID}
+            about = {"date": date.today().isoformat(), "hardware": hardware(), "half": args.half, "grid": args.levels}
             save_run(RESULTS / "camera.json", f"{Path(name).stem}-{args.half}", {**about, "rows": rows})
 
 
@@ -84,23 +85,25 @@ def wavelet_sigma(y: Tensor) -> float:
 def curves(
     pairs: dict[str, list[Tensor]],
     denoise: Callable[[Tensor, float], Tensor],
-    automatic: Callable[[Tensor], float] | None = None,
+    levels: list[float],
+    prior: aipo.NoisePrior | None = None,
 ) -> list[dict[str, Any]]:
-    """PSNR of every picture at each level of the grid, and at the automatic one."""
+    """PSNR of every picture at each of the levels, and of what a prior does by itself."""
     rows = []
     for name, (y, x) in pairs.items():
-        row: dict[str, Any] = {"image": name, "noisy": psnr(y, x), "psnr": [psnr(denoise(y, s), x) for s in GRID]}
-        if automatic:
-            row["sigma"] = automatic(y)
-            row["automatic"] = psnr(denoise(y, row["sigma"]), x)
+        row: dict[str, Any] = {"image": name, "noisy": psnr(y, x), "psnr": [psnr(denoise(y, s), x) for s in levels]}
+        if prior:
+            row["sigma"], row["white"], _ = automatic_sigma(prior, y)
+            row["automatic"] = psnr((prior.denoise if row["white"] else prior.denoise_smooth)(y, row["sigma"]), x)
         rows.append(row)
     return rows
 
 
-def report(name: str, rows: list[dict[str, Any]]) -> None:
-    for k, level in enumerate(GRID):
+def report(name: str, rows: list[dict[str, Any]], levels: list[float]) -> None:
+    for k, level in enumerate(levels):
         print(f"{name}: {level:.3f} for all {mean(row['psnr'][k] for row in rows):.2f} dB")
-    print(f"{name}: best level for each {mean(max(row['psnr']) for row in rows):.2f} dB")
+    if levels:
+        print(f"{name}: best level for each {mean(max(row['psnr']) for row in rows):.2f} dB")
     if "automatic" in rows[0]:
         gain = min(row["automatic"] - row["noisy"] for row in rows)
         print(f"{name}: automatic {mean(row['automatic'] for row in rows):.2f} dB, smallest gain {gain:+.2f} dB")

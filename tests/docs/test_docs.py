@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 import aipo
-from aipo.images import read_image
+from aipo.images import open_image
 from aipo.images.metrics import psnr
-from aipo.images.samples import load
+from aipo.images.samples import photograph
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -216,8 +216,8 @@ def test_the_ten_line_example(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(README), "exec"), {})
     assert "done" in capsys.readouterr().out
-    restored = read_image(tmp_path / "restored.png")
-    assert psnr(restored[None], load("astronaut")[None]).item() > 28
+    restored = open_image(tmp_path / "restored.png").x
+    assert psnr(restored[None], photograph()[None]).item() > 29
 
 
 def test_every_local_link_exists():

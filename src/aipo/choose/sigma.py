@@ -31,9 +31,9 @@ AVERAGED = 5.0  # so many times more in the brightness than in the colors: their
 TEXTURE = 0.02  # of a noiseless face of 64 pixels, in its brightness
 SMALLEST = 16  # pixels on a side, for the noise to be estimated from the picture's details
 # What a camera leaves of its noise is smooth from pixel to pixel, and hides from the likelihood. Below the first level
-# noise counts as a camera's. What flat places show of it, to this power and times this factor, is the level at which
-# real pairs of photographs are denoised best (docs/photographs.md).
-SMOOTH, CAMERA, POWER = 0.012, 0.235, 0.4
+# noise counts as a camera's. White noise of the second level is added before it is denoised, as that is where real
+# pairs of photographs are denoised best (docs/photographs.md).
+SMOOTH, CAMERA = 0.012, 0.04
 WHITE = 0.1  # correlation of neighbors, below which noise counts as white
 # Of the blocks in which a noise curve is measured: the side, the share that counts as flat, and how many of each
 # brightness it takes; and of how many pixels, evenly spread.
@@ -72,12 +72,12 @@ def estimate_sigma(y: Tensor) -> Tensor:
     return torch.where(brightness > AVERAGED * colors, spread, colors)
 
 
-def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...]]:
-    """The level at which to denoise a photograph y (1, C, H, W), and what should be known about it.
+def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, bool, tuple[str, ...]]:
+    """The level at which to denoise a photograph y (1, C, H, W), whether its noise is white, and what should be known.
 
     White noise is measured by the prior's likelihood. Where a file keeps colors at half the resolution, that sees none,
     and the brightness is asked. If there is hardly any noise then either, and flat places show that it is smooth from
-    pixel to pixel, it is a camera's, which wants a larger sigma than its own.
+    pixel to pixel, it is a camera's: not white, and for `NoisePrior.denoise_smooth`.
     """
     low, high = prior.levels
     curve = noise_curve(y[0])
@@ -90,9 +90,9 @@ def automatic_sigma(prior: NoisePrior, y: Tensor) -> tuple[float, tuple[str, ...
         notes, sigma = ("the colors have less noise than the brightness, as in most JPEG files",), brightness
     if smooth is not None and sigma < SMOOTH:
         notes = ("no white noise was found, so what flat places show is taken as a camera's; --sigma says otherwise",)
-        sigma = CAMERA * smooth**POWER
+        return max(low, min(CAMERA, high)), False, notes
     # Three digits are more than it is good for, and the same for any number of threads, whose sums differ by rounding.
-    return float(f"{max(low, min(sigma, high)):.3g}"), notes
+    return float(f"{max(low, min(sigma, high)):.3g}"), True, notes
 
 
 def has_white_noise(y: Tensor) -> bool:

@@ -136,6 +136,23 @@ class NoisePrior:
             estimate[rows] = _kept_near(estimate[rows], y[rows], level)
         return estimate
 
+    def denoise_smooth(self, y: Tensor, sigma: float, draws: int = 4, seed: int = 0) -> Tensor:
+        """An estimate of images whose noise is not white but smooth from pixel to pixel, as a camera's is.
+
+        The flow would take such noise for detail, and knows nothing of images with less white noise than it is told. So
+        white noise of level sigma is added, in which the other drowns; the mean of several such estimates is returned.
+
+        Arguments:
+            y: images (B, C, H, W).
+            sigma: of the white noise, some times that of the noise that is there.
+            draws: estimates, one evaluation each.
+        """
+        generator, estimate = torch.Generator().manual_seed(seed), torch.zeros_like(y)
+        for _ in range(draws):
+            white = torch.randn(y.shape[1:], generator=generator).to(y)  # the same for all images, whatever the batch
+            estimate += self.denoise(y + sigma * white, sigma) / draws
+        return estimate
+
     @torch.no_grad()
     def estimate_sigma(self, y: Tensor) -> Tensor:
         """The noise level of each image (B,) by maximum likelihood, in at most 8 evaluations of the density.

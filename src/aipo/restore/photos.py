@@ -79,8 +79,8 @@ def measured(path: Path, sha256: str, photo: Photograph, settings: Settings) -> 
         shape = (3, *y.shape[1:])
         observed = mosaic_mask(shape, settings.pattern or PATTERNS[0]).bool()
         y = torch.where(observed, y, 0.5)
-    sigma, sigma_from = _noise(y, settings, notes)
-    whole = Whole(y.contiguous(), sigma, factor, kernel, observed)
+    sigma, sigma_from, white = _noise(y, settings, notes)
+    whole = Whole(y.contiguous(), sigma, factor, kernel, observed, white)
     return MeasuredPhoto(path, sha256, photo, whole, sigma_from, tuple(notes))
 
 
@@ -105,18 +105,18 @@ def _depth(observed: Tensor) -> int:
     return depth
 
 
-def _noise(y: Tensor, settings: Settings, notes: list[str]) -> tuple[float, SigmaFrom]:
-    """The noise level, within what the prior knows, and where it comes from."""
+def _noise(y: Tensor, settings: Settings, notes: list[str]) -> tuple[float, SigmaFrom, bool]:
+    """The noise level, within what the prior knows, where it comes from, and whether the noise is white."""
     low, high = settings.photo_prior.levels
     if settings.sigma is not None:
         if settings.sigma > high:
             raise InputError(f"--sigma is {settings.sigma:g}; {settings.photo_prior.name} knows noise up to {high:g}")
         if settings.sigma < low:
             notes.append(f"{settings.photo_prior.name} knows noise from {low:g} on, so {low:g} is used")
-        return max(settings.sigma, low), "given"
+        return max(settings.sigma, low), "given", True
     assumed = TASKS[settings.task].sigma
     if assumed is not None:
-        return assumed, "assumed"
-    sigma, found = automatic_sigma(settings.photo_prior, y[None].to(settings.photo_prior.weights))
+        return assumed, "assumed", True
+    sigma, white, found = automatic_sigma(settings.photo_prior, y[None].to(settings.photo_prior.weights))
     notes += found
-    return sigma, "estimated"
+    return sigma, "estimated", white

@@ -27,6 +27,7 @@ from aipo.solvers.anneal import Anneal
 __all__ = ["FinishedTiles", "Whole", "restore_whole"]
 
 SIDE, MARGIN, MULTIPLE = 960, 48, 48  # of tiles; the multiple contains the prior's grid and every factor
+DRAWS = 4  # estimates that are averaged where noise is not white
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Whole:
         factor: how many pixels of the restoration, along a side, one of y stands for.
         kernel: with which it was blurred (kh, kw).
         observed: which values are known, (1, H, W) or (C, H, W) of bool; None if all are.
+        white: whether the noise is white; if not, and there is only noise, sigma is that of the noise to be added.
     """
 
     y: Tensor
@@ -46,6 +48,7 @@ class Whole:
     factor: int = 1
     kernel: Tensor | None = None
     observed: Tensor | None = None
+    white: bool = True
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -131,7 +134,7 @@ def restore_whole(
             continue
         shape = (whole.shape[0], tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start)
         part = finished.load(number, shape) if finished else None
-        steps = 1 if whole.noise_only else evals
+        steps = (1 if whole.white else DRAWS) if whole.noise_only else evals
         if part is None:
             for done, estimate in enumerate(_estimates(prior, whole, tile, evals)):
                 part = estimate
@@ -151,7 +154,9 @@ def _estimates(prior: NoisePrior, whole: Whole, tile: Tile, evals: int) -> Itera
     """The restorations of a tile (C, h, w), each better than the one before."""
     device = prior.weights.device
     if whole.noise_only:
-        yield prior.denoise(whole.cut(tile).to(device), whole.sigma)[0].cpu()
+        y = whole.cut(tile).to(device)
+        x = prior.denoise(y, whole.sigma) if whole.white else prior.denoise_smooth(y, whole.sigma, DRAWS)
+        yield x[0].cpu()
         return
     operator, y, x0 = whole.problem(tile)
     problem = MapProblem(prior, operator, Gaussian(whole.sigma), y.to(device), precision="fast")
