@@ -7,8 +7,8 @@
 DIR holds `NAME_real.JPG` and `NAME_mean.JPG` (PolyU real-world noisy images). Pairs of one scene have names that differ
 in their last number. Every other scene is for tuning, the rest for the final number.
 
-Per prior: PSNR of the noisy pictures, of what `aipo restore` does by itself, of `denoise_smooth` with the best level of a
-grid for all pictures and for each picture, and of BM3D with the level that scikit-image estimates.
+Per prior: PSNR of the noisy pictures, of what `aipo restore` does by itself, of `denoise_smooth` with the best level of
+a grid for all pictures and for each picture, and of BM3D with the level that scikit-image estimates.
 
 Reference: J. Xu et al., "Real-world noisy image denoising: a new benchmark", 2018, https://arxiv.org/abs/1804.02603
 """
